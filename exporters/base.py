@@ -72,7 +72,7 @@ class Exporter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JournalBeginning:
-    """The properties of a profile window that are known before its first sample."""
+    """The facts about a profile window that are known before its first sample."""
 
     title: str
     start_ns: int
@@ -88,7 +88,9 @@ class JournalBeginning:
 
 @dataclass(frozen=True, slots=True)
 class SampleColumns:
-    """Columns of samples as in Profile; thread and stack are indices into the journal's or file's entries so far."""
+    """Columns of samples, as in Profile. The columns thread and stack are indices into the entries of the journal or
+    file so far.
+    """
 
     time_ns: npt.NDArray[np.int64]
     thread: npt.NDArray[np.int32]

@@ -19,7 +19,9 @@ IN_SEQUENCE = "It is not known when the samples were taken: those of a thread fo
 
 
 def has_times(profile: Profile, samples: I64) -> bool:
-    """Return True if the times of these samples are known. A snapshot with one sample a thread counts as known."""
+    """Return True if a profile has the times of these samples. A snapshot with one sample of each thread counts as
+    having them.
+    """
     return timed(profile) or len(distinct(profile.thread[samples])) == len(samples)
 
 

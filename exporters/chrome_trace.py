@@ -94,7 +94,7 @@ def _names(profile: Profile) -> Iterator[bytes]:
 
 
 def _numbers(profile: Profile) -> list[tuple[int, int]]:
-    """Return a unique (pid, tid) of each thread for the Chrome trace."""
+    """Return the unique (pid, tid) of each thread in the Chrome trace."""
     processes: dict[int, list[ProcessKey]] = {}
     threads: dict[tuple[int, int], int] = {}
     found = []
@@ -109,7 +109,7 @@ def _numbers(profile: Profile) -> list[tuple[int, int]]:
 
 
 def _by_thread(profile: Profile, kept: I64) -> Iterator[I64]:
-    """Yield the indices of the samples of each track of the Chrome trace, in time order."""
+    """Yield for each track of the Chrome trace the indices of its samples, in time order."""
     pid, tid = np.array(_numbers(profile), np.int64).reshape(-1, 2)[profile.thread[kept]].T
     order = np.lexsort((profile.time_ns[kept], tid, pid))
     pid, tid = pid[order], tid[order]

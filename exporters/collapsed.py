@@ -51,7 +51,7 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 def _by_root(
     profile: Profile, options: ExportOptions
 ) -> dict[tuple[str, ...], list[tuple[int, npt.NDArray[np.int64]]]]:
-    """Group (leaf, values) of all samples by the process and thread names that are written above their stacks."""
+    """Group samples, as (leaf, values), by the process and thread names that are written as roots of their stacks."""
     names = [tuple(root_names(profile, thread, options)) for thread in profile.threads]
     found: defaultdict[tuple[str, ...], list[tuple[int, npt.NDArray[np.int64]]]] = defaultdict(list)
     for thread, leaf, values in profile.totals():
@@ -60,8 +60,8 @@ def _by_root(
 
 
 def _name(level: Level, options: ExportOptions) -> str:
-    """Return the name of a function; that of an interpreter's function includes its file, because many are called
-    `main` or `<module>`.
+    """Return the name of a function for a line of collapsed stacks. The name of an interpreter's function includes its
+    file.
     """
     script = script_name(level, options)
     return f"{level.name} ({script})" if script else level.name

@@ -120,7 +120,7 @@ def render_comparison(comparison: Comparison) -> str:
 
 
 def _changes(comparison: Comparison, functions: list[Function]) -> dict[str, object]:
-    """Return the compared values of each of the page's functions, in their order; markers have zeros."""
+    """Return the compared values for each function of the page, in the page's order. Markers have zeros."""
     known = {
         Function(change.function.place, change.name, change.function.kind): change for change in comparison.functions
     }

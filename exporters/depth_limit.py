@@ -39,7 +39,7 @@ def distinct_stacks(profile: Profile) -> npt.NDArray[np.int32]:
 
 
 def _depths(profile: Profile) -> npt.NDArray[np.int64]:
-    """Return for each node of the stack tree the number of frames of the stack that ends there."""
+    """Return for each node of the stack tree the number of frames from the root to it."""
     depth = [0] * len(profile.parent)
     for node, parent in enumerate(profile.parent.tolist()):
         if node:
@@ -48,7 +48,7 @@ def _depths(profile: Profile) -> npt.NDArray[np.int64]:
 
 
 def _shorter(profile: Profile, depth: npt.NDArray[np.int64], half: int) -> Profile:
-    """Return the profile with only the outermost and the innermost `half` frames of each stack that has more."""
+    """Return the profile in which each longer stack keeps only its outermost and its innermost `half` frames."""
     parent, frame = profile.parent.tolist(), profile.frame.tolist()
     leaves = distinct(profile.stack)
     deep = depth[leaves] > 2 * half
@@ -77,7 +77,9 @@ def _shorter(profile: Profile, depth: npt.NDArray[np.int64], half: int) -> Profi
 
 
 def _outer(parent: list[int], depth: npt.NDArray[np.int64], half: int) -> list[int]:
-    """Return for each node of the stack tree the innermost node of the part of its stack that is kept near the root."""
+    """Return for each node of the stack tree the last node, from the root on, of the outer part that
+    its stack keeps.
+    """
     found = [0] * len(parent)
     for node in range(1, len(parent)):
         found[node] = node if depth[node] <= half else found[parent[node]]

@@ -60,7 +60,8 @@ def frame_title(profile: Profile, frame: Frame, options: ExportOptions) -> str:
 
 
 def _with_path(profile: Profile, frame: Frame, name: str, options: ExportOptions) -> str:
-    """Return the display name of unnamed code, with the path of its module instead of the name if full_paths is set.
+    """Return the name of code without a symbol; if full_paths is set, with the path of its module instead of the
+    module's name.
 
     The result is "/path/of/module!0xstart" or "/path/of/module+0xrel".
     """
@@ -93,14 +94,14 @@ def thread_name(thread: ThreadInfo) -> str:
 
 
 def labelled_name(profile: Profile, thread: ThreadInfo) -> str:
-    """Return a thread's own name and those of its labels that not all threads have."""
+    """Return the name of a thread with those of its labels that not all threads of the profile have."""
     own = shown(tuple(label for label in thread.labels if label not in profile.labels.items()))
     return f"{_own_name(thread)} [{own}]" if own else _own_name(thread)
 
 
 def _own_name(thread: ThreadInfo) -> str:
-    """Return a thread's name; for the first thread of a compiler the process's name, which tells more
-    (model/compiler_inputs).
+    """Return the name of a thread. For the first thread of a compiler, it is the process's name, which includes the
+    source file.
     """
     is_first = thread.pid == thread.tid and program_name(thread.process) == thread.name
     return thread.process if is_first else thread.name

@@ -116,7 +116,9 @@ def start_nodes(
 def _framework(
     node: int, levels: Sequence[Level | None], calls: Mapping[int, Sequence[int]], weight: Sequence[int]
 ) -> list[int]:
-    """Return the interpreter functions from a node on that lead to only one call, up to a library's last one."""
+    """Return the consecutive interpreter functions from a node on that make only one call, up to the last one of a
+    library.
+    """
     path, length = [], 0
     while (level := levels[node]) is not None and level.kind == FrameKind.INTERPRETER and calls[node]:
         child = max(calls[node], key=weight.__getitem__)
@@ -256,8 +258,8 @@ def _short(line: str) -> str:
 
 
 FrameRow = tuple[str, str, int, FrameKind]
-"""Row of a flame graph: (name, name of the module or of its group, index into Profile.modules or -1, kind), from the
-function's first frame.
+"""One entry of a flame graph's table of functions: (name, name of the module or of its group, index into
+Profile.modules or -1, kind), from the function's first frame.
 """
 
 CALLED, INLINED = 1, 2
@@ -333,7 +335,9 @@ class _Builder:
         self._places: list[set[str]] = [set()]
 
     def child(self, parent: int, row: _Row) -> int:
-        """Return the node of a row's function below a parent in the flame graph's tree, and merge the row into it."""
+        """Return the node of a function below a parent in the flame graph's tree, and add the function's values to the
+        node.
+        """
         tree = self.tree
         node = self._children.setdefault((parent, row.frame), len(tree.parent))
         if node == len(tree.parent):
@@ -387,7 +391,7 @@ def build_flame_tree(profile: Profile, options: ExportOptions) -> FlameTree:
 
 
 def _weights(parent: list[int], totals: Iterable[tuple[int, int, Sequence[int]]]) -> tuple[list[int], list[bool]]:
-    """Return for each node of a tree the primary value at or below it, and whether any sample is there."""
+    """Return for each node of a stack tree the primary value at or below it, and whether a sample is there."""
     weight = [0] * len(parent)
     used = [False] * len(parent)
     for _, leaf, values in totals:
@@ -422,7 +426,7 @@ def _add_samples(tree: FlameTree, profile: Profile, merged: npt.NDArray[np.int64
 def _levels(
     tree: FlameTree, ids: dict[Function, int], profile: Profile, frame: Frame, options: ExportOptions
 ) -> list[tuple[int, Level]]:
-    """Return (index into tree.frames, level) of each function of a frame, outermost first."""
+    """Return (index into tree.frames, Level) of each function of a frame, outermost first."""
     found = []
     named = frame_functions(profile, frame, options)
     for (function, level), is_own in zip(named, are_application(profile, frame) or [False] * len(named), strict=True):

@@ -86,7 +86,7 @@ WORDS = {
 
 
 Beside = Callable[[list[Function]], Mapping[str, object]]
-"""Function that returns additional entries of the page's data, given the functions in the page's order."""
+"""Function that returns additional entries for the page's data, from the functions in the page's order."""
 
 
 MAX_BYTES = 8 << 20
@@ -173,7 +173,7 @@ _sha256 = _python_sha256()
 
 
 def _escaped(text: str) -> str:
-    """Escape HTML like html.escape, whose module loads a table of all character names."""
+    """Escape a text for HTML, as html.escape does, without loading the table of all character names."""
     for character, name in (("&", "amp"), ("<", "lt"), (">", "gt"), ('"', "quot"), ("'", "#x27")):
         text = text.replace(character, f"&{name};")
     return text

@@ -111,7 +111,7 @@ def is_private(path: str) -> bool:
 
 
 def _links_are_guarded() -> bool:
-    """Return True if the kernel refuses to follow links of other users in folders like /tmp."""
+    """Return True if the kernel does not follow other users' links in folders like /tmp (fs.protected_symlinks)."""
     try:
         with open("/proc/sys/fs/protected_symlinks", "rb") as file:
             return int(file.read()) > 0
@@ -177,7 +177,7 @@ def drop_logs(path: str) -> None:
 
 
 def _mode(old: os.stat_result | None) -> int:
-    """Return the permission mode for a new output file that replaces an old one.
+    """Return the permission bits for a new output file, which may replace an old one.
 
     A file of this user keeps its mode. A file of another user never widens the default mode.
     """

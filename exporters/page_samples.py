@@ -86,7 +86,7 @@ def pack_samples(profile: Profile, row: I64) -> PageSamples:
 
 
 def _span(profile: Profile) -> tuple[int, int]:
-    """Return (begin, end) of the page's timeline in ns since the profile's start; it covers the profile and all
+    """Return (begin, end) of the page's timeline in ns since the profile's start. It covers the profile and all of its
     samples.
     """
     first, last = (int(time) - profile.start_ns for time in (profile.time_ns.min(), profile.time_ns.max()))
@@ -114,7 +114,7 @@ def _unit(values: I64, period: int) -> int:
 
 
 def _rounded(values: I64, row: I64, unit: int) -> I64:
-    """Return values in whole rounding units; the values of each row add up to their rounded sum."""
+    """Return values as whole numbers of the rounding unit, so that the rounded values of each row keep their sum."""
     if unit == 1:
         return values
     if values.min(initial=unit) == values.max(initial=unit):

@@ -134,7 +134,7 @@ def _frames(profile: Profile, options: ExportOptions) -> tuple[list[dict[str, st
 
 
 def _entry(places: Counter[tuple[str, str, int]]) -> dict[str, str | int]:
-    """Return the speedscope frame of a function, with the file of most of its occurrences.
+    """Return speedscope's frame of a function, with the file of most of its occurrences.
 
     Args:
         places: Number of occurrences by (name, file, line).

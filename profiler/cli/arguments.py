@@ -100,7 +100,7 @@ def label(text: str) -> tuple[str, str]:
 
 
 def moment(text: str) -> float | datetime.time:
-    """Parse a point in time: seconds since the beginning of the recording, or a time of day without a zone."""
+    """Parse a point in time: seconds since the beginning of the recording, or a local time of day such as 14:03."""
     import datetime
 
     try:
@@ -129,7 +129,8 @@ def seconds_since(when: float | datetime.time, start_ns: int, duration_ns: int) 
 
 
 def chosen_format(name: str | None, output: str) -> Exporter:
-    """Return the output format that --format names, else the one of the output's suffix; collapsed for standard output.
+    """Return the output format that --format names, else that of the output's suffix; for standard output, collapsed
+    stacks.
 
     Raises:
         UsageError: There is no such format, or it is binary and the output is standard output.
@@ -224,7 +225,7 @@ def add_criteria(what: argparse._ArgumentGroup) -> None:
 
 
 def chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
-    """Return the profile with only the samples that the options choose."""
+    """Return a profile with only the samples that the filter options select."""
     criteria = {name: getattr(arguments, name) for name in CRITERIA}
     if arguments.label is not None:
         criteria["label"] = {name: {v for n, v in arguments.label if n == name} for name, _ in arguments.label}
@@ -272,7 +273,7 @@ def remote_options(arguments: argparse.Namespace) -> RemoteOptions | None:
 
 
 def add_selection(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the options that choose processes and threads; what is a verb for the help: "record"."""
+    """Add the options that select processes and threads. `what` is a verb for the help, such as "record"."""
     parser.add_argument(
         "-p",
         "--pid",
@@ -301,7 +302,7 @@ def add_selection(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def target_options(arguments: argparse.Namespace) -> TargetOptions | None:
-    """Return the processes that the options choose, None if there are none.
+    """Return the selection of processes that the options make, None if they make none.
 
     Raises:
         UsageError: The options contradict one another.
@@ -322,7 +323,7 @@ calls.
 """
 SORTS = ("self", "total")
 SPANS_S = (1.0, 10.0, 60.0, 0.0)
-"""Spans in seconds that `pyprof top` can show, 0 for all."""
+"""Lengths of the time span, in seconds, that `pyprof top` can show; 0 means all of the time."""
 DEFAULT_SPAN_S = 10.0
 EVERY_S = 1.0
 """Time between two snapshots of `pyprof top` in seconds."""

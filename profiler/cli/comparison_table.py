@@ -24,12 +24,12 @@ their names.
 """
 _GREY, _RED, _GREEN, _END = "\x1b[90m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
 SURE = "*"
-"""Mark in the comparison table of a change that is more than chance."""
+"""Mark of a significant change in the comparison table."""
 
 
 def by_callers(found: Comparison, compare: Callable[[Profile, Profile], Comparison]) -> Comparison:
-    """Return the comparison of the functions that `pyprof record` shows: native code counts in the interpreter's
-    function that calls it.
+    """Return the comparison in which the cost of native code counts for the interpreter's function that calls the code,
+    as in `pyprof record`.
 
     Args:
         found: The comparison of all functions, which is returned for programs without an interpreter.
@@ -45,8 +45,7 @@ def _is_interpreted(found: Comparison) -> bool:
 def table(
     found: Comparison, by: Literal["own", "total"], count: tuple[int, int], width: int, colour: bool
 ) -> Iterator[str]:
-    """Yield the lines of a comparison table: functions whose change is more than chance first, the largest change
-    first.
+    """Yield the lines of a comparison table: the largest significant changes first.
 
     Args:
         found: the comparison.
@@ -80,8 +79,7 @@ def table(
 def native_table(
     found: Comparison, shown: Comparison, by: Literal["own", "total"], width: int, colour: bool
 ) -> Iterator[str]:
-    """Yield the lines of a comparison table of native functions that table() counts in their callers and that changed
-    for sure.
+    """Yield the lines of a table of native functions with significant changes that table() counts in their callers.
 
     Args:
         found: the comparison of all functions.
@@ -100,14 +98,14 @@ def native_table(
 
 
 def sensitivity(found: Comparison, width: int) -> Iterator[str]:
-    """Yield the lines that say which changes of the most expensive functions a comparison finds."""
+    """Yield lines that say how large a change of the most expensive functions must be for the comparison to find it."""
     if words := _sensitivity(found):
         yield ""
         yield from wrapped(words, width, "")
 
 
 def _ordered(found: Comparison, by: Literal["own", "total"]) -> list[Change]:
-    """Return the functions that changed in a comparison, those first whose change is more than chance.
+    """Return the functions of a comparison with significant changes first.
 
     Of changes of a total, the application's functions come first. Functions with the total of another one are left out
     if others are there: they changed because that one did.

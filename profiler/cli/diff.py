@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyprof.model.profile import Profile
 
 _ROWS, OTHERS = 20, 3
-"""Number of rows of the comparison table; and how many of them may be chance if others are more than chance."""
+"""Maximum number of rows of the comparison table, and of rows that are not significant if others are."""
 _RANGE = re.compile(r"(?P<file>.+)@(?P<from>[^@-]*)-(?P<to>[^@-]*)", re.DOTALL)
 GREW = 3
 """Exit code of `pyprof diff` if a function grew by more than --fail-over."""
@@ -163,7 +163,7 @@ def _write(found: Comparison, place: str) -> None:
 
 
 def _side(text: str, arguments: argparse.Namespace) -> Profile:
-    """Load one side of a comparison: FILE, or FILE@FROM-TO if there is no file with that name."""
+    """Load one of the two profiles of a comparison: FILE, or FILE@FROM-TO if no file has that name."""
     from pyprof.importers.registry import load
 
     match = None if os.path.exists(text) else _RANGE.fullmatch(text)

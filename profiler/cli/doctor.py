@@ -72,7 +72,7 @@ def check_native_walker() -> Finding:
 
 
 def examine(pid: int, sandbox: bool) -> bool:
-    """Print what supports or prevents sampling a process; return True if something prevents it."""
+    """Print the findings for and against sampling a process. Return True if a finding prevents sampling."""
     from pyprof.collectors.targets import attach_checks
 
     findings = attach_checks.target_findings(pid)
@@ -83,7 +83,8 @@ def examine(pid: int, sandbox: bool) -> bool:
 
 
 def look_into(pid: int, sandbox: bool) -> bool:
-    """Print what the files and the memory of a process show; return True if a module can be neither unwound nor read.
+    """Print what a worker finds in the files and the memory of a process. Return True if a module can be neither
+    unwound nor read.
 
     A worker parses the files.
     """
@@ -130,7 +131,7 @@ def describe(pid: int) -> str:
 
 
 def show(findings: list[Finding]) -> bool:
-    """Print findings of `pyprof doctor`; return True if one of them prevents pyprof from working."""
+    """Print findings of `pyprof doctor`. Return True if one of them prevents pyprof from working."""
     for finding in findings:
         terminal_output.line(f"  {'ok ' if finding.ok else 'NO ' if finding.fatal else '-  '} {finding.text}")
         if hint := terminal_output.advice(finding.hint):
@@ -191,7 +192,7 @@ def show_modules(modules: Sequence[ModuleSurvey]) -> bool:
 
 
 def show_code(found: RunTimeSurvey) -> None:
-    """Print what the process says about code that no file contains, such as JIT code."""
+    """Print how the process describes code that no file contains, such as JIT code."""
     if not found.unfiled and not found.sources:
         return
     print()

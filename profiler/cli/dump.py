@@ -110,7 +110,7 @@ def interpreted_lines(frame: Frame, detail: FrameDetail) -> Iterator[str]:
 
 
 def add_detail(entry: dict[str, Any], detail: FrameDetail) -> None:
-    """Add details such as local variables to the JSON entry of an interpreter frame."""
+    """Add details of an interpreter frame, such as local variables, to the frame's JSON entry."""
     entry["kind"] = _kind(detail)
     entry["source"] = detail.source or None
     if detail.locals is not None:
@@ -259,7 +259,7 @@ def subject_of(arguments: argparse.Namespace) -> Subject:
 
 
 def of_live(arguments: argparse.Namespace) -> Subject:
-    """Dump the stacks of a live process, or of a target behind a GDB stub."""
+    """Return the stacks of a live process, or of a target behind a GDB stub, for `pyprof dump`."""
     unwind = unwind_options(arguments)
     options = DumpOptions(
         stack_size=arguments.stack_size,

@@ -95,7 +95,7 @@ def stated(module: DumpModule) -> dict[str, str | None]:
 
 
 def complain(profile: Profile) -> None:
-    """Print the errors that were tolerated and what modules lack, with each hint once."""
+    """Print the tolerated errors of a core file or crash dump, and what its modules lack. Each hint is printed once."""
     from pyprof.model.reason_table import DUMPS
     from pyprof.model.reasons import counted, counter_title
 
@@ -122,7 +122,7 @@ def lacks_files(profile: Profile) -> bool:
 
 
 def facts(subject: Subject) -> dict[str, Any]:
-    """Return the additional JSON entries of a dumped process that has died."""
+    """Return the additional JSON entries for a process that has died: its signal or exception."""
     problems = [
         {
             "module": module.path,

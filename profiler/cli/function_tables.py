@@ -75,7 +75,9 @@ def is_native(kind: FrameKind) -> bool:
 
 
 def by_caller(profile: Profile) -> Profile:
-    """Return a profile in which an interpreter's stacks have no native functions other than the application's."""
+    """Return a profile in which the stacks of an interpreter have only its functions and the application's native
+    functions.
+    """
     frames, shown = list(profile.frames), list[int | None]()
     for at, frame in enumerate(profile.frames):
         inner = _of_application(profile, frame)
@@ -90,7 +92,7 @@ def by_caller(profile: Profile) -> Profile:
 
 
 def _of_application(profile: Profile, frame: Frame) -> Frame | None:
-    """Return a frame with only those of its functions that tables show, None if that is not one of them."""
+    """Return a frame with only those of its functions that the tables show, None if they show none of them."""
     if frame.kind == FrameKind.MARKER or is_of_runtime(profile, frame):
         return frame
     are_own = are_application(profile, frame)
@@ -199,7 +201,7 @@ def amount(profile: Profile, value: int) -> str:
 
 
 def _rows(heads: Sequence[str], functions: Sequence[FunctionWords], width: int) -> Iterator[str]:
-    """Yield a table line for each function: the given head, the name, the file."""
+    """Yield a table line for each function: the given beginning, the function's name, its file."""
     room = max(width - max(map(len, heads), default=0) - _MODULE - 2, _LEAST)
     names = function_names([printable(name) for name, _ in functions], room)
     modules = module_names([printable(module) for _, module in functions], _MODULE)

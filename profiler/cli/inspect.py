@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def look(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace) -> tuple[int, int]:
-    """Run the view of `pyprof inspect` that the user chose, and return (exit code, number of missing bytes of a
+    """Run the form of `pyprof inspect` that the options choose, and return (exit code, number of missing bytes of a
     truncated file).
     """
     if arguments.compare:
@@ -198,7 +198,7 @@ def compare(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespa
 
 
 def show(found: Difference, first: str, second: str, as_json: bool) -> None:
-    """Print where two sources of unwind rules of one file differ; first and second are their names."""
+    """Print where the unwind rules of two sources of one file differ; first and second are the names of the sources."""
     if as_json:
         sides = {first: text(found.first), second: text(found.second)}
         terminal_output.json({"start": f"{found.start:#x}", "end": f"{found.end:#x}", "kind": found.kind, **sides})

@@ -55,7 +55,7 @@ class _CellParser(argparse.ArgumentParser):
 
 
 class _Helped(Exception):
-    """The options of %%pyprof were printed on request."""
+    """The user requested the help of %%pyprof, and it was printed."""
 
 
 def options_of(line: str) -> RecordOptions:

@@ -65,7 +65,7 @@ def build_parser(commands: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
 
 
 def _only_pid(arguments: argparse.Namespace) -> int | None:
-    """Return the pid of the process that the command line names, None if there is none or more than one."""
+    """Return the pid that the command line names, None if it names none or more than one."""
     given = getattr(arguments, "pid", None)
     pids = given if isinstance(given, list) else [given]
     return pids[0] if len(pids) == 1 and isinstance(pids[0], int) else None

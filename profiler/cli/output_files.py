@@ -24,7 +24,9 @@ MAX_NAME = 48
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The values of %p %n %t %i: pid, process name, start of the window (epoch seconds), number of the window."""
+    """The values for %p %n %t %i in a file name: pid, process name, start of the window (epoch seconds), number of the
+    window.
+    """
 
     pid: int
     name: str

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 SECOND_S = 0.12
-"""Time in seconds that a second signal leaves for writing the profile, without resolving more names. Time spent waiting
-for a processor does not count.
+"""Time in seconds for writing the profile after a second signal, without resolving more names. Time spent waiting for a
+processor does not count.
 """
 _MAX_SECOND_S = 2.0
 """Maximum of SECOND_S in seconds, including time spent waiting for a processor."""
@@ -53,7 +53,7 @@ def times_as_slow() -> float:
 
 
 def _exit(why: str, code: int = 1) -> None:
-    """End this process from any thread, regardless of the others. The kernel releases what is stopped or open."""
+    """End this process at once, from any thread. The kernel releases stopped threads and open files."""
     from pyprof.session.worker.worker_process import exit_at_once
 
     complain(why)
@@ -139,7 +139,7 @@ class Invocation:
             raise PyprofError(f"the command ended within the {delay:g} s of --delay: nothing was recorded")
 
     def _taken(self, number: int) -> None:
-        """Handle a signal that arrives while `pyprof record` runs."""
+        """Handle a signal during `pyprof record`."""
         if number != signal.SIGUSR1:
             self._end(number)
         elif self._flight is not None and self._recording is not None and self._recording.has_begun:
@@ -184,7 +184,7 @@ class Invocation:
         return STUB_S if self._how.target == "stub" else LEAVE_S
 
     def _left(self, written: bool) -> None:
-        """Exit the process because the recording loop did not end in time."""
+        """Exit this process, because the recording loop did not end in time."""
         recording = self._recording
         if recording is not None and not recording.has_begun:
             if self._flight is not None:
@@ -250,7 +250,7 @@ class Invocation:
 
     @property
     def _how_long(self) -> str:
-        """The end of the line that says that the recording has begun: how long it lasts, or how to end it."""
+        """The part of the first message that says how long the recording lasts, or how to end it."""
         if self._when.last_s:
             return f"; kill -USR1 {os.getpid()} writes the last part, Ctrl-C to finish"
         lasts = "until it ends" if self._command else ""

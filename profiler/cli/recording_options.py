@@ -75,7 +75,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 
 def _add_how(what: argparse._ArgumentGroup) -> None:
-    """Add the options for limits, the sandbox, and labels to a parser."""
+    """Add the options for limits, the sandbox and labels to a parser."""
     what.add_argument(
         "--max-overhead",
         type=percent,
@@ -215,7 +215,7 @@ _POLL_S = 0.02
 
 
 def span(text: str) -> float:
-    """Parse the time of a timing option and return it in seconds."""
+    """Parse a time such as 90s, 10m or 2h, and return it in seconds."""
     found = _TIME.fullmatch(text)
     seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
     if not 1 <= seconds < _MAX_S:
@@ -224,7 +224,7 @@ def span(text: str) -> float:
 
 
 def disk_size(text: str) -> int:
-    """Parse the size of a timing option and return it in bytes."""
+    """Parse a size such as 100M or 2G, and return it in bytes."""
     found = _SIZE.fullmatch(text)
     size = int(found[1]) << 10 * "KMG".find(found[2].upper() or " ") + 10 if found and found[2] else 0
     size = int(found[1]) if found and not found[2] else size
@@ -300,7 +300,7 @@ class Timing:
 
     @property
     def sized(self) -> bool:
-        """True if only the size limits what a flight recorder keeps."""
+        """True if only the size limits the data that a flight recorder keeps."""
         return self.last_s == _MAX_S
 
 
@@ -322,7 +322,7 @@ def timing(arguments: argparse.Namespace) -> Timing:
 
 
 def wait(delay: float | None, over: Callable[[], bool]) -> None:
-    """Wait for the delay in seconds before a recording, or until over() is true."""
+    """Wait before a recording for the time of --delay, or until over() returns True."""
     until = time.monotonic() + (delay or 0)
     while not over() and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _POLL_S))

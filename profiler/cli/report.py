@@ -200,7 +200,7 @@ def _exporter(arguments: argparse.Namespace) -> Exporter | None:
 
 
 def _named(profile: Profile, arguments: argparse.Namespace) -> Profile:
-    """Resolve a profile's missing names with files of this machine, if an option requests that."""
+    """Resolve missing names of a profile with files of this machine, if the options request that."""
     from pyprof.symbolize.resymbolize import Places, find_unnamed_modules
 
     places = Places(tuple(arguments.symbols), tuple(arguments.sysroot))
@@ -239,7 +239,7 @@ def _answer(errand: OneShotTask, kind: type[Value]) -> Value:
 
 
 def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
-    """Return the profile with only the samples that the options choose."""
+    """Return a profile with only the samples that the options of `pyprof report` select."""
     from pyprof.model.analysis.call_tree import without_recursion
     from pyprof.model.analysis.sample_filter import timed
 

@@ -33,7 +33,7 @@ LineRow = tuple[int, str]
 
 
 def dearest_lines(profile: Profile, width: int, count: int) -> Iterator[str]:
-    """Yield the most expensive source lines with their functions."""
+    """Yield table lines for the most expensive source lines, with their functions."""
     yield heading(profile, profile.total)
     yield ""
     yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':10} line"
@@ -104,7 +104,7 @@ def _file(profile: Profile, file: str, sums: Sums, how: Annotation) -> Iterator[
 
 
 def _code(profile: Profile, names: Collection[str], places: Places, how: Annotation) -> Iterator[str]:
-    """Yield the instructions with their shares of all functions with one of these names.
+    """Yield table lines for the instructions, with their shares, of all functions with one of these names.
 
     Raises:
         PyprofError: An object file cannot be read.
@@ -138,7 +138,7 @@ def _code(profile: Profile, names: Collection[str], places: Places, how: Annotat
 
 
 def _nearby(rows: Sequence[LineRow], sums: Sums) -> list[LineRow | None]:
-    """Return the source rows with samples and some around them; None marks a gap."""
+    """Return the rows of source code with samples, and some around them. None marks a gap."""
     shown: list[LineRow | None] = []
     last = -1
     hits = [at for at, (number, _) in enumerate(rows) if number in sums]

@@ -132,7 +132,7 @@ class _Name:
 
 
 def leave_out() -> None:
-    """Install the import hook that leaves out rarely used parts of numpy.
+    """Install the import hook that delays the import of rarely used parts of numpy.
 
     This does nothing if numpy is loaded already, and for numpy before 2, whose root module imports all names of its
     parts.
@@ -152,8 +152,8 @@ Imports make many objects and few cycles. freeze_loaded_objects() ends what is m
 
 
 def prepare(command: str) -> None:
-    """Raise the priority of this process and the threshold of the garbage collector if the user waits for the
-    command, and block the signal of a flight recorder.
+    """Prepare this process for a command whose user waits: raise its priority and the garbage collector's threshold,
+    and block the flight recorder's signal.
     """
     gc.set_threshold(_URGENT_GARBAGE if command in _URGENT else _GARBAGE)
     if command == "record":

@@ -59,12 +59,12 @@ def one_terminal() -> bool:
 
 
 def advice(text: str) -> str:
-    """Return a hint for the user, in which a command has no sudo if the user is root."""
+    """Return a hint for the user. A command in the hint loses its sudo if the user is root."""
     return _AS_ROOT.sub("", text) if os.geteuid() == 0 else text
 
 
 def complain(message: str, hint: str = "") -> None:
-    """Print a sentence about a problem and a hint on standard error."""
+    """Print a sentence about a problem, and a hint, on standard error."""
     line(f"pyprof: {message}", sys.stderr)
     if hint := advice(hint):
         line(f"  hint: {hint}", sys.stderr)
@@ -125,7 +125,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def refuse(error: PyprofError, pid: int | None = None) -> None:
-    """Print what pyprof cannot do and what helps, with the process's number in place of PID.
+    """Print an error and a hint: what pyprof cannot do and what helps. The process's number replaces PID in the hint.
 
     Args:
         error: Its own hint counts, else that of its row in the table of reasons.

@@ -83,7 +83,7 @@ def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]
 
 
 def brief(profile: Profile) -> str:
-    """Summarize a window other than the first in one line."""
+    """Return a one-line summary of a window after the first one."""
     shown = profile.summary.shown
     native = "native " if profile.summary.not_shown else ""
     whole = percent(_whole(profile.summary), shown.total)
@@ -248,8 +248,8 @@ def _whole(summary: Summary) -> int:
 
 
 def _may_be_guessed(summary: Summary) -> bool:
-    """Return True if stacks end in JIT code that has no unwind rules and no description, so that frames may be
-    guessed.
+    """Return True if frames may be guesses, because stacks end in JIT code without unwind rules and without a
+    description.
     """
     cut, made = summary.shown.ends.get(StackEnd.NO_RULE.label, 0), [m for m in summary.modules if _nameless(m)]
     return bool(made) and cut >= MUCH * summary.shown.total > 0 and not summary.trust.get(Trust.SCAN.label)
@@ -324,7 +324,7 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
 
 
 def wrapped(text: str, width: int, indent: str) -> list[str]:
-    """Wrap a text to lines of at most width characters, and indent all but the first."""
+    """Break a text into lines of at most width characters, and indent all but the first."""
     return textwrap.wrap(
         text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
     )

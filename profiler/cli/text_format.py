@@ -47,8 +47,8 @@ def shorten_middle(text: str, width: int) -> str:
 
 
 def shorten_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Cut texts to at most width characters: only their beginnings remain, or both ends of texts whose beginnings are
-    equal. Texts that differ only in the middle keep the middle.
+    """Cut texts to at most width characters. If their beginnings are equal, both ends are kept, or else the part in
+    which they differ.
     """
     short = [shorten(text, width) for text in texts]
     for at in list_equal(texts, short):
@@ -57,7 +57,7 @@ def shorten_apart(texts: Sequence[str], width: int) -> list[str]:
 
 
 def keep_apart(texts: Sequence[str], short: Sequence[str], width: int) -> list[str]:
-    """Replace shortened texts that are equal, though the texts differ, by the part in which they differ."""
+    """Return the shortened texts in which texts that became equal are replaced by the part in which they differ."""
     found = list(short)
     for at, alike in list_equal(texts, short).items():
         found[at] = _shorten_around(texts[at], max(_first_difference(texts[at], other) for other in alike), width)
@@ -65,7 +65,7 @@ def keep_apart(texts: Sequence[str], short: Sequence[str], width: int) -> list[s
 
 
 def list_equal(texts: Sequence[str], short: Sequence[str]) -> dict[int, list[str]]:
-    """Return the other texts with the same short form, by the index of each text that has any."""
+    """Return for each text, by index, the other texts that have the same short form."""
     seen: dict[str, dict[str, None]] = {}
     for text, cut in zip(texts, short, strict=True):
         seen.setdefault(cut, {})[text] = None
@@ -191,7 +191,7 @@ def _difference(name: str, others: Sequence[str]) -> str:
 
 
 def _path(text: str, owner: Callable[[str], str]) -> list[str]:
-    """Return the parts of a qualified function name, outermost first, without what is in brackets.
+    """Return the parts of a qualified function name, outermost first, without the contents of brackets.
 
     Args:
         owner: Returns what is shown for Rust's <type> and <type as trait>.
@@ -235,8 +235,8 @@ def _path(text: str, owner: Callable[[str], str]) -> list[str]:
 
 
 def _owner(inside: str) -> str:
-    """Return the last name of the type in Rust's <type> or <type as trait>, or that of the trait if the type is a
-    parameter.
+    """Return the last name of the type in Rust's <type> or <type as trait>. If the type is a parameter, return that of
+    the trait.
     """
     of_type, trait = map(_last, _type_and_trait(inside))
     return trait if trait and _PARAMETER.fullmatch(of_type) else of_type
@@ -264,8 +264,8 @@ def _type_and_trait(inside: str) -> tuple[str, str]:
 
 
 def _close(text: str, at: int) -> int:
-    """Return the index behind the bracket that closes the bracket at `at`, or the text's length. An arrow (->) is not a
-    bracket.
+    """Return the index after the bracket that closes the bracket at `at`, or the length of the text. An arrow (->) is
+    not a bracket.
     """
     awaited: list[str] = []
     while at < len(text):

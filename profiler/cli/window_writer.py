@@ -124,7 +124,7 @@ class WindowWriter:
 
     @property
     def is_of_locks(self) -> bool:
-        """True if only locks are recorded: a program that waits for no lock has no samples."""
+        """True if only waits for locks are recorded, so that a profile may have no samples."""
         return self.options.lock_holder or self.options.mode == "lock"
 
     def _may_be_empty(self, number: int) -> bool:

@@ -29,12 +29,15 @@ _MIN_FUNCTIONS = 5
 _MAX_WEIGHT = 0.2
 """Maximum weight of one function in the drift. A function that is most of a program must not decide alone."""
 _ALIKE = 3.0
-"""Maximum distance from the median change for functions that agree on the drift, in standard errors."""
+"""Maximum distance, in standard errors, of a function's change from the median change for the function to count as
+agreeing with the drift.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The factor by which all functions of two profiles changed together.
+    """The factor by which most functions of a program changed together between two profiles, such as by another
+    machine.
 
     Attributes:
         factor: Costs after, divided by costs before; 1 if functions do not agree.
@@ -49,7 +52,7 @@ class Drift:
     exact: F64
 
     def beside(self) -> tuple[F64, F64]:
-        """Return for each function the drift's factor and error, computed from all other functions.
+        """Return the drift's factor and error for each function, computed from all other functions.
 
         The change of a function must not be a part of what it is compared with.
         """
@@ -173,7 +176,7 @@ def compare(
 
 
 def _weights(profile: Profile, column: int) -> npt.NDArray[np.int64]:
-    """Return the value of each sample that is compared.
+    """Return the compared value of each sample of a profile.
 
     Raises:
         UsageError: The profile has no samples, or negative values.
@@ -206,7 +209,7 @@ def _columns(before: Profile, after: Profile) -> tuple[int, int]:
 
 
 def _doubt(before: Profile, after: Profile) -> str:
-    """Return why the significance of changes between two profiles cannot be tested, "" if it can."""
+    """Return the reason why the significance of changes between two profiles cannot be tested, "" if it can."""
     if not (timed(before) and timed(after)):
         return "it is not known when samples were taken, so it is not known which changes are chance"
     if not (slices_of(before) and slices_of(after)):
@@ -222,7 +225,8 @@ def _judged(
     scale: Scale,
     limits: tuple[float, float],
 ) -> tuple[Judgement, Drift]:
-    """Test the changes between two profiles of all functions, of own and total costs, and of all samples.
+    """Test the significance of the changes between two profiles: of each function's own and total cost, and of all
+    samples together.
 
     Args:
         profiles: Both sides.

@@ -184,7 +184,7 @@ class Comparison:
         return self.sorted_by(by)[:count]
 
     def sorted_by(self, by: Literal["own", "total"]) -> list[Change]:
-        """Return all functions that changed between two profiles, in the order of top()."""
+        """Return all functions of the comparison in the order of top()."""
         amounts = [(change, change.own if by == "own" else change.total) for change in self.functions]
         found = [(change, amount) for change, amount in amounts if amount.change]
         found.sort(
@@ -255,7 +255,7 @@ _UNITS = {"nanoseconds": "nanoseconds", "count": "samples"}
 
 
 def both(comparison: Comparison) -> Profile:
-    """Return one profile with the samples of both sides of a comparison, without times."""
+    """Return one profile with the samples of both sides of a comparison. It has no times."""
     frames, modules = _frames(comparison)
     markers: dict[tuple[str, Mark | None], int] = {}
     tree = Tree()
@@ -293,7 +293,9 @@ def both(comparison: Comparison) -> Profile:
 
 
 def _placed(profile: Profile, rows: list[list[int]], tree: Tree) -> npt.NDArray[np.int32]:
-    """Add the stacks of a profile's samples to the common tree, and return the node of each sample."""
+    """Add the stacks of one profile's samples to the common tree of a comparison, and return the node
+    of each sample.
+    """
     frame_of = profile.frame.tolist()
     leaves, inverse = np.unique(profile.stack, return_inverse=True)
     place = rewrite(profile.parent.tolist(), lambda node: rows[frame_of[node]], tree, leaves.tolist())

@@ -185,7 +185,7 @@ _SEED = 20
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The costs of one side of a comparison, one column for each function.
+    """The costs of one side of a comparison in slices of time, one column for each function.
 
     Attributes:
         values: (slices, columns) Costs.
@@ -208,7 +208,7 @@ class Evidence:
 
     @property
     def beside(self) -> F64:
-        """Return the deviation of each time slice from its expected cost, for each function.
+        """Return for each function how much the cost in each time slice deviates from its expected cost.
 
         A function is expected to have the same cost in each slice, or the same share of all samples. If both are
         possible, as for units of work that took longer or came less often, the better fit is used. The share is not
@@ -298,14 +298,16 @@ def _standard_error(before: Evidence, after: Evidence) -> F64:
 
 
 def _spread(beside: F64, merged: int) -> F64:
-    """Return the variance of a cost's sum over all time slices, estimated from groups of `merged` slices."""
+    """Return the variance of the sum of a cost over all time slices, estimated from groups of `merged` slices."""
     groups = beside.reshape(-1, merged, beside.shape[1]).sum(axis=1)
     found: F64 = (groups**2).sum(axis=0) * len(groups) / (len(groups) - 1)
     return found
 
 
 def _of_independent_samples(before: Evidence, after: Evidence) -> F64:
-    """Return the variance of a cost's sum over both sides if samples hit a function independently of each other."""
+    """Return the variance of a cost's sum over both sides under the assumption that samples hit a function
+    independently of each other.
+    """
     value = before.values.sum(axis=0) + after.values.sum(axis=0)
     samples = np.maximum(before.samples + after.samples, 1)
     share = np.minimum(value / (before.load.sum() + after.load.sum()), 1)
@@ -322,7 +324,7 @@ def _judged(before: Evidence, after: Evidence) -> Mask:
 
 
 def _reach(before: Evidence, after: Evidence, judged: Mask) -> tuple[float, float]:
-    """Return the thresholds for significant changes in standard errors.
+    """Return the thresholds, in standard errors, above which changes are significant.
 
     Returns:
         (for the largest change of all columns, for the largest change in one direction).

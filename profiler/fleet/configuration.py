@@ -172,7 +172,7 @@ COLLECTORS = ("auto", "perf", "ptrace", "bpf")
 
 
 class Wrong(ValueError):
-    """A value of a setting that is not valid; the text says which values are."""
+    """The value of a setting is invalid. The text says which values are valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class Setting:
 
 
 def checked(kind: str, value: object) -> object:
-    """Check a setting's value, and return it as it is used; raise Wrong if it is not valid."""
+    """Check and convert the value of a setting; raise Wrong if it is invalid."""
     if kind in ("TEXT", "TEMPLATE"):
         if not isinstance(value, str) or not value or not value.isprintable():
             raise Wrong("is not a text")

@@ -25,7 +25,7 @@ _MAX_CACHED_LETTERS = 1 << 24
 _CHUNK = 1 << 20
 """Number of bytes of a collapsed file whose calls are estimated at once."""
 _ONE_OF_BITS = 6
-"""The logarithm to base 2 of the number of different calls of which one is counted by the estimate."""
+"""Binary logarithm of the number of distinct calls of which the estimate counts one."""
 _MARGIN = 1.1
 """Factor of the maximum number of calls above which an estimate is sure. Its standard error is below 0.5 %."""
 _FACTOR = 0x9E3779B97F4A7C15
@@ -97,7 +97,7 @@ def _has_too_many_calls(data: bytes) -> bool:
 
 
 def _powers(base: int) -> npt.NDArray[np.uint64]:
-    """Return the powers of a number modulo 2**64, from the power 0 on, for the bytes of a chunk."""
+    """Return the powers modulo 2**64 of a number, from the power 0 on, one for each byte of a chunk."""
     factors = np.full(_CHUNK + 1, base, np.uint64)
     factors[0] = 1
     return np.cumprod(factors)
@@ -149,7 +149,7 @@ class _Stacks:
 
 
 class _Frames(dict[str, int]):
-    """The index of each frame by its name. A new name adds a frame to the builder."""
+    """The indices of frames by function name. A lookup of a new name adds a frame to the builder."""
 
     def __init__(self, builder: Builder) -> None:
         super().__init__()

@@ -267,7 +267,7 @@ class _OtlpProfile:
 
 
 def _moved(frame: Frame, dictionary: _Dictionary, builder: Builder) -> Frame:
-    """Return the frame with the module number of the given builder."""
+    """Return a frame whose module number is that of the given builder."""
     return replace(frame, module=builder.add_module(dictionary.modules[frame.module])) if frame.module >= 0 else frame
 
 

@@ -233,8 +233,8 @@ def _text(text: bytes) -> str:
 
 
 def _code(address: int, text: str) -> _Code:
-    """Parse `function+0xoffset (/path/of/file)` in the output of `perf script`; the offset and the file may be
-    missing.
+    """Parse one line of a stack in the output of `perf script`: `function+0xoffset (/path/of/file)`, of which offset
+    and file may be missing.
     """
     file = ""
     if text.endswith(")"):
@@ -276,7 +276,7 @@ def load_perf_data(path: str) -> Profile:
 
 
 def _printed(command: list[str], errors: IO[bytes], title: str) -> tuple[Profile, int]:
-    """Run perf, and return the profile that it prints and its exit code."""
+    """Run perf, and return the profile that it prints, with perf's exit code."""
     environment = os.environ | {"LC_ALL": "C"}
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment

@@ -305,10 +305,10 @@ class _Reader:
 
 
 def _fit(labels: Labels) -> bool:
-    """Return True if a sample's labels are within the limits for their number and length."""
+    """Return True if the labels of a pprof sample are within the limits for their number and length."""
     return len(labels) <= MOST and all(len(text) <= LONGEST for pair in labels for text in pair)
 
 
 def _number(text: str) -> int:
-    """Return the number in a text, and 0 for anything that is not a number."""
+    """Return the number in a label's text, and 0 for a text that is not a number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

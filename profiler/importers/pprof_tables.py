@@ -105,8 +105,8 @@ def read_samples(rows: Sequence[bytes], thread_of: Callable[[Iterable[bytes]], i
 
 
 def _unusual(row: bytes, thread_of: Callable[[Iterable[bytes]], int]) -> tuple[bytes, bytes, int]:
-    """Return the packed locations, the packed values and the thread of a pprof sample that does not have the usual
-    form.
+    """Return the packed locations, the packed values and the thread of a pprof sample whose fields have another order
+    or form than usual.
 
     Raises:
         FormatError: The row is broken or too large.
@@ -258,7 +258,7 @@ def _part(found: object) -> Mapping[str, Any]:
 
 
 def _amount(found: Mapping[str, Any], name: str) -> float:
-    """Return a number of the summary that is at least 0, and 0 for anything that is not a number."""
+    """Return a number of a pprof file's summary if it is at least 0, and 0 for any other value."""
     value = found.get(name, 0)
     return min(max(value, 0), _MAX_NUMBER) if isinstance(value, int | float) else 0
 
@@ -436,7 +436,7 @@ def text_at(strings: Sequence[str], at: int) -> str:
 
 
 def _id(location: bytes) -> int:
-    """Return the id of a pprof Location message, which is usually its first field."""
+    """Return the id of a pprof Location message. In most files it is the first field."""
     if len(location) > 2 and location[0] == _ID:
         if location[1] < 0x80:
             return location[1]

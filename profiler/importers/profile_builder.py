@@ -26,12 +26,12 @@ MAX_NODES = 1 << 22
 """Maximum number of nodes in the tree of stacks; they need about a gigabyte."""
 _COLUMNS = 3
 NOBODY = ThreadInfo(0, 0, "", "")
-"""Thread of samples in files that name no thread."""
+"""The thread of all samples in a file that names no threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Properties of a whole foreign profile: title, times, value types.
+    """Facts about a whole profile that was read from a file of another profiler: title, times, value types.
 
     Attributes:
         title: Title of the profile.

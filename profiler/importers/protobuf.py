@@ -59,7 +59,7 @@ class TooManyRows(FormatError):
 
 
 class Grouped:
-    """The fields of a protobuf message that has very many, as far as read() has come.
+    """The fields of a large protobuf message, as far as read() has read it.
 
     Attributes:
         rows: Fields that are bytes, by their numbers.
@@ -72,7 +72,7 @@ class Grouped:
         self._data, self._at, self._most = data, 0, max_groups
 
     def read(self, after: int = 0, before: Container[int] = ()) -> None:
-        """Read on in a protobuf message from where the last call ended, to the end or to a certain field.
+        """Continue to read a protobuf message where the last call ended, to its end or to a certain field.
 
         Args:
             after: Number of a field.

@@ -154,7 +154,7 @@ def hold_bytes(name: str, size: int, make: Callable[[], bytes | memoryview]) -> 
 
 
 class ContentReservation:
-    """A counter for content of foreign files that grows piece by piece. The bytes count until this object is
+    """A reservation of memory for content of foreign files that grows piece by piece. It ends when this object is
     deleted.
     """
 
@@ -264,7 +264,7 @@ class GrowingFile:
         )
 
     def _reopen(self) -> bool:
-        """Open the file that has the name now, and return True if it replaced a file that was read before."""
+        """Open the file that has the name now. Return True if it replaced a file that was read before."""
         try:
             fd = self.find()
             status = io_deadline.stat_descriptor(fd)

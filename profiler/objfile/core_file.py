@@ -269,7 +269,7 @@ def _notes(elf: ElfFile, notes: CoreNotes) -> Iterator[tuple[int, int, int]]:
 
 
 def _take(elf: ElfFile, notes: CoreNotes, kind: int, at: int, size: int) -> None:
-    """Read one note of a core file into `notes`.
+    """Read one note of a core file and store its content in `notes`.
 
     Raises:
         FormatError: The note is broken.

@@ -26,7 +26,7 @@ from pyprof.objfile.formats import open_object_file
 CRC_CHUNK = 1 << 20
 MAX_CRC = 4 << 30
 _Way = tuple[Callable[[], int], str]
-"""Way to a debug file: a function that opens a candidate and returns its descriptor, and the candidate's name."""
+"""A possible debug file: a function that opens it and returns a descriptor, and its name."""
 
 
 class DebugFiles:
@@ -159,7 +159,7 @@ def read_debug_link(file: ObjectFile) -> tuple[str, int] | None:
 
 
 def _prefixes(root: str) -> list[str]:
-    """Return the directories in which debug files are searched: the target's root, then the root of this process."""
+    """Return the root directories in which debug files are searched: that of the target, then that of this process."""
     return list(dict.fromkeys([root.rstrip("/"), ""]))
 
 
@@ -243,7 +243,7 @@ def _alike(one: str, other: str) -> int:
 
 
 def _owner_in(folder: str, path: str) -> str | None:
-    """Search dpkg's lists of files for the package of a file. Lists whose names begin like that of the file are read
+    """Search dpkg's lists of files for the package that has a file. Lists whose names resemble the file's name are read
     first.
 
     Raises:

@@ -96,7 +96,7 @@ _LAYOUTS = {
 
 
 class Steps(NamedTuple):
-    """A value of a Go function that depends on the pc: values[i] holds up to the address ends[i]."""
+    """A property of a Go function that changes with the pc: values[i] is valid up to the address ends[i]."""
 
     ends: list[int]
     values: list[int]
@@ -330,7 +330,7 @@ class GoTable:
         return 0
 
     def _has_trees(self, base: int) -> bool:
-        """Return True if the inline trees of the first Go functions that have one are valid with this base."""
+        """Return True if the inline trees of several Go functions are valid with this base address."""
         seen = 0
         for at in range(min(self.count, _MAX_EXAMINED)):
             function = self.function(at)
@@ -458,8 +458,8 @@ def _word(data: memoryview, at: int) -> int:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return (value, offset after it) of a 32-bit variable-length number of Go. The offset is -1 if the data ends
-    before.
+    """Decode a variable-length number of Go and return (value, offset after it). The offset is -1 if the data ends
+    inside the number.
     """
     value = shift = 0
     while 0 <= at < len(data) and shift < 35:

@@ -35,7 +35,7 @@ _POLL_INTERVAL_S = 0.05
 _MOUNT = b"mnt_id:"
 _MAX_INFO = 4096
 _LOCAL = (b"tmpfs", b"devtmpfs", b"ramfs", b"hugetlbfs", b"btrfs", b"zfs", b"proc", b"sysfs")
-"""Names of file systems without a device that are local all the same."""
+"""Names of file systems that use no disk and are local nevertheless."""
 
 
 _over: Callable[[], bool] = bool
@@ -180,7 +180,7 @@ def use_mount(found: int, is_file: bool = False) -> None:
 
 
 def _answers(found: int) -> bool:
-    """Probe a mount in a child process, and return True if the child ends in time.
+    """Probe a mount in a child process. Return True if its file system responds in time.
 
     The child reads a file's first byte, or looks up a name in a directory.
     """

@@ -253,7 +253,7 @@ class JitdumpReader:
             self._waiting -= len(self._lines.pop(next(iter(self._lines))))
 
     def _entries(self, body: bytes, start: int, count: int) -> list[tuple[int, str, int]]:
-        """Return (address, file, line) of each line entry in a jitdump's debug record.
+        """Return (address, file, line) of each line entry of a jitdump's debug record.
 
         Node 20 writes file names of arbitrary bytes, with NULs among them. Such a name ends where the next valid entry
         of this code begins, and counts as unknown.

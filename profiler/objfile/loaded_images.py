@@ -261,7 +261,7 @@ class ImageStore:
         return self._made(Image(module, elf, bias, space.root, from_memory=True))
 
     def _made(self, image: Image, name: str = "") -> Image:
-        """Complete and return an object file image.
+        """Add the finders of debug files and symbol files to an object file image, and return it.
 
         Args:
             image: The image.
@@ -306,6 +306,6 @@ class ImageStore:
 
 
 def _is_whole(space: AddressSpace, elf: ElfFile, bias: int) -> bool:
-    """Return True if a core file or dump contains the whole object file, and not just its first page."""
+    """Return True if a core file or crash dump contains all of an object file, and not only its first page."""
     constant = [load for load in elf.loads if not load.writable]
     return all(len(space.read(bias + load.vaddr, load.filesz)) == load.filesz for load in constant)

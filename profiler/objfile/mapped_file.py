@@ -105,8 +105,8 @@ def find_candidates(
 
 
 def _ways(space: AddressSpace, module: Module) -> Iterator[tuple[Callable[[], int], bool, bool]]:
-    """Yield ways to local files that may be the mapped one: (function that opens the candidate, handle, named); the
-    last two are fields of Candidate.
+    """Yield local files that may be the mapped one, as (function that opens the file, handle, named); the last two are
+    fields of Candidate.
     """
     opener = current_opener()
     if space.files is not None:
@@ -188,7 +188,7 @@ def _is_mapped(space: AddressSpace, module: Module, offset: int, avma: int) -> b
 
 
 def _same_bytes(space: AddressSpace, elf: ElfFile, avma: int, offset: int, size: int) -> bool | None:
-    """Return True if the target's memory and the file are equal, None if one of them has too little data to decide."""
+    """Return True if the target's memory and a file have equal bytes, None if one of them has too few to decide."""
     expected = bytes(elf.source.read(offset, size))
     mapped = read_target(space, avma, len(expected))
     if len(mapped) < len(expected) or not any(expected):

@@ -75,7 +75,7 @@ def read_modules(base: int, size: int, path: str, record: bytes, system: str) ->
 
 
 def infer_modules(regions: Sequence[DumpRegion], objects: Sequence[tuple[int, str]]) -> list[DumpModule]:
-    """Return modules for a crash dump without a module list: adjacent mappings of one file each.
+    """Return modules for a crash dump without a module list. Each is made of adjacent mappings of one file.
 
     The loader's list gives better names. The identities of the modules are unknown.
 
@@ -406,7 +406,7 @@ def _all(stream: _Stream) -> bytes:
 
 
 def _first(stream: _Stream, count: int, size: int) -> int:
-    """Return the offset of the first entry of a list in a minidump. Some writers align it to 8 bytes."""
+    """Return the offset of the first entry of a list in a minidump. Some writers align the first entry to 8 bytes."""
     return 8 if stream.source.size == 8 + count * size else 4
 
 
@@ -548,6 +548,6 @@ class _MicrodumpReader:
 
 
 def _content(line: str) -> str:
-    """Return a line of a microdump without the log's prefix."""
+    """Return a line of a microdump without the prefix of the log."""
     _, tagged, rest = line.partition(TAG)
     return (rest.partition(": ")[2] if tagged else line).strip()

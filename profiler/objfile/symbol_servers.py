@@ -213,7 +213,7 @@ class RequestDeadline:
             self._sockets.clear()
 
     def watch_connection(self, connection: socket.socket) -> None:
-        """Close this connection too when the deadline of the request is over.
+        """Register a connection of the request, so that it is closed when the deadline passes.
 
         Raises:
             TimeoutError: The deadline has passed already.
@@ -393,7 +393,7 @@ def download_debug_files(build_ids: Iterable[str], urls: Sequence[str], seconds:
 
 
 def _size(path: str) -> int:
-    """Return the size of a cached debuginfod file in bytes, 0 if it is missing.
+    """Return the size in bytes of a file in debuginfod's cache, 0 if it is missing.
 
     An empty file in the cache means that servers had none.
     """

@@ -145,13 +145,11 @@ equals the function's name.
 """
 
 LineRow = tuple[int, int, int, int]
-"""Row of a function in a recorded frame: start address, function, file, line."""
+"""One function in a recorded frame, as numbers of the file: start address, function, file, line."""
 
 
 FrameRow = tuple[int, int, int, int, int, int, int, tuple[LineRow, ...]]
-"""Row of a recorded frame: module, rel, base (pc minus rel), back, trust, kind, title, functions; all as numbers of the
-file.
-"""
+"""One recorded frame, as numbers of the file: module, rel, base (pc minus rel), back, trust, kind, title, functions."""
 
 
 class BlockWriter:
@@ -288,7 +286,7 @@ class BlockWriter:
         return place
 
     def _names(self) -> None:
-        """Add blocks of the function and file names that were added since the last call."""
+        """Pack the function and file names that were added since the last call."""
         if self._new_functions:
             texts: list[bytes] = []
             rows = []
@@ -455,7 +453,9 @@ class Blocks:
         return np.array([parents, node_frame], np.int64).T
 
     def _things(self, table: str, columns: int, deltas: int) -> list[I64]:
-        """Unpack a table of blocks. Its first `deltas` columns hold differences from the row before."""
+        """Unpack one table of a recording file from its blocks. The first `deltas` columns hold differences from the
+        row before.
+        """
         parts: list[list[I64]] = []
         for nth, count, data in self._rows(table):
             self._things_left = _taken(nth, self._things_left, count)

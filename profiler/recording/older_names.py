@@ -149,7 +149,7 @@ _COUNTERS = {
     "push: refused, it cannot be read": "push_refused_unreadable",
     "push: refused, others are taken, it is not": "push_refused_never_taken",
 }
-"""Counters by their sentences."""
+"""Keys of counters by the sentences of older versions."""
 
 _COUNTERS_WITH_DETAIL = {
     ("process ", " has too many mappings to read all: its stacks may be cut"): "too_many_mappings",
@@ -168,7 +168,9 @@ _COUNTERS_WITH_DETAIL = {
     ("chain of python frames: ", ""): "python_frame_chain_unread",
     ("--async: CPython ", " does not say which tasks await which: from 3.14 on"): "async_not_supported",
 }
-"""Counters by what stands before and behind their detail. The first one that fits applies."""
+"""Counters with a detail, by the parts of their sentence before and after the detail. The first that
+matches applies.
+"""
 
 _PROBLEMS = {
     "its unwind rules need too much computation": "rules_compute_too_much",

@@ -242,7 +242,7 @@ class _Reader:
 
 
 def _interrupted(profile: Profile) -> Profile:
-    """Complete the summary of a recording that was interrupted, from its samples."""
+    """Return the summary of an interrupted recording, completed from its samples."""
     known = profile.summary
     summary = replace(
         known,
@@ -280,7 +280,7 @@ def _fact(meta: dict[str, Any], key: str, kind: Any) -> Any:
 
 
 def _gaps(meta: dict[str, Any]) -> tuple[Span, ...]:
-    """Read the gaps of a recording, which are in order and do not overlap.
+    """Read the gaps of a recording, and check that they are in order and do not overlap.
 
     Raises:
         FormatError: The gaps are invalid.

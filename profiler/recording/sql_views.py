@@ -121,7 +121,7 @@ def open_query(path: str | PathLike[str]) -> Iterator[sqlite3.Connection]:
 
 
 def _harmless(action: int, *_: object) -> int:
-    """Deny SQL statements that open another file: ATTACH, and VACUUM, which attaches one."""
+    """Authorize SQL statements except those that open another file: ATTACH, and VACUUM, which attaches one."""
     return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_ATTACH else sqlite3.SQLITE_OK
 
 
@@ -149,7 +149,7 @@ def _fill(database: sqlite3.Connection, blocks: Blocks) -> None:
 
 
 def _refer(table: str, numbers: I64, count: int) -> None:
-    """Check references to rows of a recording's table; 0 refers to none.
+    """Check that references to rows of a recording's table are valid; 0 refers to no row.
 
     Raises:
         FormatError: A referenced row does not exist.

@@ -46,7 +46,7 @@ SUMMARY_TABLES = (
 
 
 def _numbers(value: Any) -> dict[str, int | float | str]:
-    """Return the fields of a summary's record that are one number or one text, by name."""
+    """Return the fields of one part of a Summary that are a single number or text, by name."""
     fields = {name: getattr(value, name) for name in field_names(type(value))}
     return {name: each for name, each in fields.items() if isinstance(each, int | float | str)}
 
@@ -135,7 +135,7 @@ def read_summary(rows: TableRows) -> Summary | None:
 
 
 def _part(stored: dict[str, Any], prefix: str, usual: Value) -> Value:
-    """Read one record of a recording's Summary.
+    """Read one part of a recording's Summary, such as its stops, from values by name.
 
     Args:
         stored: Values by name.
@@ -156,7 +156,7 @@ def _part(stored: dict[str, Any], prefix: str, usual: Value) -> Value:
 
 
 def _counted(table: str, number: Number) -> Number:
-    """Return a number of a recording's Summary if it is within the limits.
+    """Return a number of a recording's Summary, and check that it is within the limits.
 
     Raises:
         FormatError: The number is too large, or NaN.

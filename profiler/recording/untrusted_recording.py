@@ -142,7 +142,7 @@ def _is_of_the_same_user(log: str, path: str) -> bool:
 
 
 def _with_log(path: str, data: bytes) -> bytes:
-    """Merge a recording file with its write-ahead log, and return the result."""
+    """Return the bytes of a recording file after its write-ahead log was merged with it."""
     log = f"{path}-wal"
     with TemporaryDirectory(prefix="pyprof-") as folder:
         copy = Path(folder) / "recording"

@@ -188,7 +188,9 @@ def _to_2(database: sqlite3.Connection, size: int) -> None:
 
 
 def _frames(rows: TableRows, blocks: BlockWriter) -> I64:
-    """Convert the frames of an old recording file. Return new numbers by old numbers; number 0 stands for no frame."""
+    """Convert the frames of an old recording file. Return the new frame numbers by old ones; number 0 stands for no
+    frame.
+    """
     stored, functions = rows("frames"), rows("functions")
     files = [blocks.add_file(path) for _, path in rows("files")]
     lines: dict[int, list[LineRow]] = {}

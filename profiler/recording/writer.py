@@ -81,7 +81,7 @@ class TableWriter:
         return number
 
     def _named(self, table: str, *values: object) -> int:
-        """Return the number of a table's row that is stored only once, and add the row if it is new."""
+        """Return the number of a row that a table stores only once, and add the row if it is new."""
         known = self._names.get((table, values))
         if known is None:
             known = self._names[table, values] = self._number(table)
@@ -273,7 +273,7 @@ class FileJournal:
 
 
 def _begun(path: str, beginning: JournalBeginning) -> sqlite3.Connection:
-    """Create an empty recording file at the path in place of an earlier one.
+    """Create an empty recording file at a path and open it as a database. It replaces an earlier file.
 
     SQLite opens the file and its log by their names, and follows links.
 

@@ -95,7 +95,7 @@ class CodeSource(Protocol):
 
 
 Ranges = Sequence[tuple[int, int]]
-"""Start and end of some parts of a process's memory."""
+"""Start and end addresses of parts of a process's memory."""
 
 
 class ManagedRuntime(CodeSource, Protocol):
@@ -132,7 +132,9 @@ class ManagedRuntime(CodeSource, Protocol):
 
     @property
     def stack_named(self) -> Ranges:
-        """The code whose frames are named from the stack copy, because it runs many functions."""
+        """Address ranges of the code that runs many functions, such as an interpreter. Its frames are named from the
+        stack copy.
+        """
         ...
 
     def bind_frames(self, batch: SampleBatch, walk: Walk, lanes: I64, frames: I64) -> Sequence[Span[Any] | None]:

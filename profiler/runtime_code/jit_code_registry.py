@@ -176,7 +176,7 @@ class RuntimeCode:
         return found + ([(LIST, *listed)] if listed is not None else [])
 
     def _word(self, space: AddressSpace, arch: Arch, avma: int) -> int:
-        """Return the address-sized word at an address of a process, 0 if it is not readable."""
+        """Return the address-sized word at an address of a process's memory, 0 if it is not readable."""
         data = space.read(avma, arch.word)
         return int.from_bytes(data, "little" if arch.byteorder == "little" else "big") if len(data) == arch.word else 0
 
@@ -263,7 +263,9 @@ class RuntimeCode:
                 process.update_code()
 
     def _parts(self, process: ProcessCode, times: I64) -> Iterator[tuple[I64, int]]:
-        """Yield samples in parts during which no description of JIT code changes: (indexes, one of their times)."""
+        """Yield parts of the samples during which no description of JIT code changes, as (indexes, time of one of
+        them).
+        """
         part = np.searchsorted(np.array(process.changes, np.int64), times, side="right")
         for which in distinct(part).tolist():
             members = np.flatnonzero(part == which)
@@ -413,7 +415,7 @@ class RuntimeCode:
 
 
 def _within(pcs: U64, ranges: Ranges) -> npt.NDArray[np.bool_]:
-    """Return for each pc whether it lies in one of these ranges, which do not overlap."""
+    """Return a bool array that is True for each pc in one of several ranges, which do not overlap."""
     if not ranges:
         return np.zeros(len(pcs), np.bool_)
     starts, ends = np.array(sorted(ranges), np.uint64).T

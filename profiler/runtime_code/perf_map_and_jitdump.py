@@ -83,7 +83,7 @@ class PerfMapCode(NoImage):
             self._leave(problem("code_file_too_large"))
 
     def _leave(self, why: Problem) -> None:
-        """Report a problem with the perf map and read no more of the file."""
+        """Report a problem with the perf map, and stop reading the file."""
         self._diagnostics.count("perf_map_too_large")
         report_problem(self._diagnostics, self.label, why)
         self.close()

@@ -172,7 +172,9 @@ class ProcessCode:
         return tuple(span if source is runtime else None for source in self.sources)
 
     def is_read(self, spans: Spans) -> bool:
-        """Return True if everything that names a frame has been read: only managed runtimes describe it."""
+        """Return True if no further source can name a frame, because only managed runtimes describe it and they have
+        been read.
+        """
         return all(span is None or source in self.runtimes for source, span in zip(self.sources, spans, strict=True))
 
     def note_threads(self, tids: Sequence[int]) -> None:
@@ -216,7 +218,9 @@ def file_owners(space: AddressSpace) -> frozenset[int] | None:
 
 
 def _users(pid: int) -> frozenset[int] | None:
-    """Return the user IDs of a process, of root and of pyprof; None if the process has ended or is not readable."""
+    """Return the user IDs whose files about JIT code are trusted: those of the process, of root and of pyprof; None if
+    the process has ended or is not readable.
+    """
     try:
         status = _status(pid)
     except OSError:

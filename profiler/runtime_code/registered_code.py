@@ -143,7 +143,9 @@ class GdbCode:
         return entry != known.entry or known.mark != self._mark(scan, entry)
 
     def _mark(self, scan: CodeScan, entry: JitEntry) -> bytes:
-        """Return a hash that tells apart registered object files at one address, without reading all of a large one."""
+        """Return a hash that distinguishes object files which a process registers at the same address, without reading
+        all of a large one.
+        """
         from _blake2 import blake2b  # hashlib loads OpenSSL
 
         structs, half = TargetStructs(scan.space.read, scan.arch, self.label, MARK_BYTES), MARK_BYTES // 2
@@ -172,7 +174,7 @@ class GdbCode:
         return found
 
     def _take(self, scan: CodeScan, avma: int, found: JitList) -> bool:
-        """Load new and changed entries of the GDB JIT list, and forget those that it no longer has."""
+        """Load new and changed object files of the GDB JIT list, and drop those that the list no longer has."""
         changed = False
         present = set()
         for entry in found.entries:
@@ -401,7 +403,9 @@ class LibunwindCode(NoImage):
         )  # of overlapping spans, the later is found first
 
     def _again(self, reader: DynReader, read: DynInfo, usual: bool) -> DynInfo:
-        """Read a libunwind info in the other layout. If it is no longer readable, return it as it was read first."""
+        """Read a libunwind info again in its other layout. If that is not readable, return the info as it was read
+        first.
+        """
         try:
             return reader.read_info(read.head, usual)
         except FormatError:

@@ -96,7 +96,7 @@ class LastWindowsSink:
         return sorted(os.path.join(self.folder, name) for name in os.listdir(self.folder) if name.endswith(_SUFFIX))
 
     def _drop(self) -> None:
-        """Delete the flight recorder's files that are too old or exceed the size limit.
+        """Delete the flight recorder's files that are too old, and the oldest ones beyond the size limit.
 
         The age of a file is that of its last sample; the newest stays.
         """
@@ -113,7 +113,7 @@ class LastWindowsSink:
 
 @dataclass(frozen=True, slots=True)
 class WrittenOut:
-    """A Sink that keeps a window, and then gives all kept windows as one profile to another sink.
+    """A Sink that keeps each window of a flight recorder, and passes all kept windows on as one profile.
 
     Attributes:
         kept: Keeps the windows.
@@ -160,13 +160,14 @@ class Condition(Protocol):
     """A trigger condition of a flight recorder, which is checked once a second."""
 
     def check(self) -> str:
-        """Return what was observed if the trigger condition holds, else ""."""
+        """Return a text with the observed value if the trigger condition holds, else ""."""
         ...
 
 
 @dataclass
 class _Cpu:
-    """The condition that all recorded processes together used more than a share of one processor since the last check.
+    """The trigger condition that all recorded processes together used more than a share of one processor since the last
+    check.
 
     Attributes:
         share: The share of one processor.

@@ -146,8 +146,8 @@ class UnfollowedChildren:
         return now - taken
 
     def so_far(self) -> Spent:
-        """Return the processor time of the recorded processes and of children that are not recorded since the last
-        take_times(), without a reset.
+        """Return the processor time of the recorded processes and of unrecorded children since the last take_times(),
+        without a reset.
         """
         return self._now() - self._taken
 
@@ -158,7 +158,7 @@ class UnfollowedChildren:
 
 
 def _spent(pid: int) -> Spent | None:
-    """Return the processor time of a process since it began, None if it has ended."""
+    """Return the processor time of a process since its start in nanoseconds, None if it has ended."""
     own = read_times(pid)
     if own is None:
         return None

@@ -302,7 +302,7 @@ class Recording:
             self._begun_or_over.set()
 
     def _turn(self) -> None:
-        """Run the work of the recording that is due between two batches."""
+        """Run the recording's jobs that are due between two batches."""
         if not self.asked_to_end and time.monotonic_ns() >= self._handover.limit_ns:  # the timer's thread may be late
             self.end()
         if self.command and not self.options.subprocesses and self.command.poll() is not None:
@@ -466,7 +466,7 @@ class Recording:
         return found()
 
     def between(self, job: Callable[[], None]) -> None:
-        """Execute a job between two batches of the recording, when no thread of the target is stopped.
+        """Run a function between two batches of the recording, when no thread of the target is stopped.
 
         After the loop, execute it here.
         """
@@ -479,7 +479,7 @@ class Recording:
             job()
 
     def look_around(self) -> None:
-        """Make the collector look for new processes to record now. May be called from any thread."""
+        """Request that the collector searches for new processes to record now. Any thread may call this."""
         self._handover.request_flush(time.monotonic_ns())
 
     def detach(self) -> None:

@@ -58,7 +58,7 @@ class Deliveries:
         self._is_broker_missed = False
 
     def every(self, seconds: float, sink: Sink) -> None:
-        """Give the profile of each interval of the recording to a sink.
+        """Deliver the profile of each interval of the recording to a sink.
 
         The last window is not included: Recording.stop() returns it, or rest() delivers it.
 
@@ -73,7 +73,7 @@ class Deliveries:
         self._handover.flush_every(round(seconds * 1e9))
 
     def inherit(self, sink: Sink) -> None:
-        """Set the sink that gets the current window if this process is killed."""
+        """Set the sink that receives the current window if this process is killed."""
         self._open.sink = sink
 
     def write_out(self, sink: Sink) -> None:
@@ -83,7 +83,7 @@ class Deliveries:
         self._handover.request_flush(at_ns)
 
     def rest(self, sink: Sink) -> None:
-        """Give a sink the profile that Recording.stop() would return.
+        """Deliver the profile that Recording.stop() would return to a sink.
 
         Raises:
             WorkerDied: The worker has ended.

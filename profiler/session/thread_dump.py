@@ -208,7 +208,7 @@ def of_stub(remote: RemoteOptions, options: DumpOptions, start: Start = spawned)
 
 
 class _Looking:
-    """The worker for a dump and the state that it shares with the collector. The end of the `with` block kills the
+    """The worker of a dump, and the state that it shares with the collector. The end of the `with` block kills the
     worker.
     """
 
@@ -262,7 +262,7 @@ def _tasks(pid: int) -> list[int]:
 
 
 def _unseen(pid: int, profile: Profile, states: dict[int, str]) -> Iterator[ThreadStack]:
-    """Yield the threads that could not be sampled, because a debugger holds them or they got no processor.
+    """Yield the threads without a sample, because a debugger holds them or they got no processor.
 
     Threads that have begun or ended since the first look are left out.
     """
@@ -276,7 +276,7 @@ def _unseen(pid: int, profile: Profile, states: dict[int, str]) -> Iterator[Thre
 def _detailed(
     pid: int, threads: list[ThreadStack], runtimes: Runtimes, sources: _SourceFiles, options: DumpOptions
 ) -> Iterator[ThreadStack]:
-    """Yield dumped threads with source lines and local variables of their interpreter frames.
+    """Yield the threads of a dump with source lines and local variables of their interpreter frames.
 
     Local variables are read now. They belong to the sampled frames only if the thread still has the same frames, each
     at the same line.

@@ -108,8 +108,8 @@ def _own_file(body: _Body) -> int | None:
 
 
 def _chain(inlines: list[InlineRecord], address: int) -> list[InlineRecord]:
-    """Return the inlined calls at an address of a Breakpad function, the outermost first. The chain ends at a missing
-    depth.
+    """Return the inlined calls at an address of a Breakpad function, the outermost first. A missing depth ends the
+    list.
     """
     chain: list[InlineRecord] = []
     for inline in inlines:

@@ -153,7 +153,9 @@ _isolate: Callable[[Sequence[str]], list[str]] = demangle_isolated
 
 
 def use_isolation(isolate: Callable[[Sequence[str]], list[str]]) -> None:
-    """Replace demangle_isolated() in this process. A process that may not start others delegates to another process."""
+    """Replace demangle_isolated() in this process, because the process may not start others and lets another process
+    demangle.
+    """
     global _isolate
     _isolate = isolate
 
@@ -169,9 +171,7 @@ def _demangled(name: str) -> str:
 
 
 def _tidy(name: str, text: str) -> str:
-    """Remove parts of a demangled name that identify the build and not the function: Rust's hash, LLVM's module
-    number.
-    """
+    """Remove the parts of a demangled name that differ between builds: Rust's hash, LLVM's module number."""
     text = LLVM_SUFFIX.sub("", text)
     if name.startswith("_ZN") and RUST_HASH.search(text):
         return RUST_ESCAPE.sub(_unescape, RUST_HASH.sub("", text))

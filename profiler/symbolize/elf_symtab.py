@@ -68,7 +68,7 @@ def _target(plt: PltCode, code: bytes, svma: int, slots: dict[int, bytes], numbe
 
 
 def _slots(file: ObjectFile, plt: PltCode) -> tuple[dict[int, bytes], list[bytes]]:
-    """Return the functions that PLT entries call: names by the address of their slot, and by the number of their
+    """Return the names of the functions that PLT entries call: by the address of the GOT slot, and by the number of the
     relocation in .rela.plt.
     """
     slots: dict[int, bytes] = {}

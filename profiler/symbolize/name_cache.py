@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class SettledFrame(NamedTuple):
-    """A finished frame whose name no later lookup changes. Its module index is that of the profile for which it was
+    """A finished frame, whose name no later lookup changes. Its module index is valid for the profile for which it was
     made.
     """
 
@@ -62,7 +62,7 @@ class SettledFrameCache:
         self._before: dict[FrameKey, SettledFrame] = {}
 
     def settled_among(self, keys: Sequence[FrameKey]) -> dict[FrameKey, SettledFrame]:
-        """Return the cached finished frames among these keys."""
+        """Return the finished frames that the cache has for some frame keys."""
         if before := self._before:
             self._now.update((key, before[key]) for key in keys if key in before)
         now = self._now
@@ -293,7 +293,7 @@ ms per file.
 
 @dataclass(slots=True)
 class _Entry:
-    """An entry of the cache of names.
+    """One entry in the cache of names of object files.
 
     Attributes:
         value: The names of a file, or the data of a root directory.

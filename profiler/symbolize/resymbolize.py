@@ -174,7 +174,7 @@ class _Images(ImageStore):
         return self._file(self._modules[module]) is not None
 
     def placed(self, frame: Frame) -> Frame:
-        """Return the frame with its address in the object file, if the profile has only its place in the file.
+        """Return a frame with its address in the object file, if the profile only has the frame's file offset.
 
         A pprof file has the mappings of a module, but not where they lie in its image.
         """
@@ -206,7 +206,7 @@ class _Images(ImageStore):
 
 
 def _holds(segment: Segment, offset: int) -> bool:
-    """Return True if a segment is code that is mapped from this offset, or from the page of its first byte."""
+    """Return True if a segment contains code that is mapped from this file offset, or from the start of its page."""
     return segment.executable and segment.offset & -_PAGE <= offset < segment.offset + segment.filesz
 
 
@@ -221,7 +221,7 @@ def find_object_file(info: ModuleInfo, places: Places) -> ObjectFile | None:
 
 
 def _opened(path: str, build_id: str) -> ObjectFile | None:
-    """Return the object file at a path if it has the build ID, else None."""
+    """Return the object file at a path if it has the requested build ID, else None."""
     try:
         fd = current_opener().open_named(path)
         try:

@@ -151,12 +151,12 @@ _NAME_IT = {
     "python": "python3 -X perf …",
     "java": "java -XX:+PreserveFramePointer … and jcmd PID Compiler.perfmap",
 }
-"""Commands that make a program describe its JIT code, by the prefix of the program's name."""
+"""Commands that make a program describe its JIT code, by prefix of the program's name."""
 _CANNOT = ("luajit",)
 """Prefixes of the names of programs that no option makes describe their JIT code."""
 
 _MADE_IN = ("/memfd:", "/dev/zero", "/anon_hugepage")
-"""Prefixes of the names of mappings that have an inode but belong to no file."""
+"""Prefixes of the names of mappings that have an inode but belong to no real file."""
 
 
 class Labels:

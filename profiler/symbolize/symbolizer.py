@@ -34,7 +34,7 @@ InterpreterName = Callable[[FunctionPlace], Line]
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The description of a piece of code that a process generated at run time.
+    """The description of a piece of run-time generated code, which its process has made.
 
     Attributes:
         module: Its module, such as "[jit] gdb".
@@ -211,9 +211,7 @@ class Symbolizer:
             self._names.file_names(image)
 
     def _looked_up(self, keys: Sequence[FrameKey]) -> tuple[list[_Found], dict[str, str]]:
-        """Return the frames with what is known of their names, and the text for the symbol names that files gave
-        them.
-        """
+        """Look up the names of frames in their files. Return the frames, and the text to show for each symbol name."""
         find = self._find_seen if self._known_only else self._find
         found = [find(key) if key.kind == FrameKind.NATIVE else _Found(key, 0, None, None) for key in keys]
         by_image: dict[Image, list[_Found]] = {}
@@ -246,7 +244,7 @@ class Symbolizer:
         return shown
 
     def _name_as_seen(self, by_image: Mapping[Image, Sequence[_Found]]) -> dict[str, str]:
-        """Name the frames in all object files only with names that were read before, and return the text for each
+        """Name frames only with names that were read from their files before, and return the text to show for each
         symbol name.
         """
         shown: dict[str, str] = {}
@@ -321,8 +319,8 @@ class Symbolizer:
                 file.found[image.svma(item.lookup)] = Named(item.system_name, item.function, tuple(item.source))
 
     def _fill_in(self, file: FileNames, image: Image, inside: Sequence[_Found]) -> list[_Found]:
-        """Set names of frames from earlier results, else from the symbol table. Return the frames without an earlier
-        result.
+        """Set the names of frames from earlier lookups, else from the symbol table. Return the frames without an
+        earlier lookup.
         """
         fresh: list[_Found] = []
         for item in inside:

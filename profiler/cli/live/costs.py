@@ -48,7 +48,7 @@ Table = Mapping[TopRow, RowCost]
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The costs of functions, threads and processes in some windows.
+    """The costs of functions, threads and processes in some windows of `pyprof top`.
 
     Attributes:
         value: Sum of the values of all samples.
@@ -76,7 +76,7 @@ def tally(profile: Profile) -> Tally:
 
 
 def together(tallies: Iterable[Tally], names: Iterable[str] = TABLES) -> Tally:
-    """Add up the cost tables of several windows, only the tables with these names."""
+    """Add up the cost tables of several windows. Only the named tables are used."""
     tables: dict[str, dict[TopRow, RowCost]] = {name: {} for name in names}
     duration = value = samples = 0
     for each in tallies:
@@ -151,7 +151,7 @@ LEAST = 0.005
 
 
 class Step(NamedTuple):
-    """One line of the tree of callers or callees.
+    """One line of the tree of callers or callees in `pyprof top`.
 
     Attributes:
         indent: Number of forks above the line. An only child has the indent of its parent.
@@ -186,7 +186,7 @@ class _Node:
 
 
 def opened(profile: Profile, table: str, row: TopRow, callers: bool) -> RowTree:
-    """Build the tree of callers or callees of a row of the table.
+    """Build the tree of callers or callees of a row in the table of `pyprof top`.
 
     Args:
         callers: True for a tree from the row to the outermost functions, False for one of what the row calls.
@@ -224,7 +224,7 @@ def _of_row(profile: Profile, table: str, row: TopRow) -> npt.NDArray[np.bool_]:
 
 
 def _chosen(path: Sequence[tuple[TopRow, bool]], callers: bool, whole: bool) -> list[TopRow] | None:
-    """Return the part of a stack from a row's function inwards or outwards, without the functions that start every
+    """Return the part of a stack from a row's function towards the leaf or the root, without functions that start every
     program.
 
     Args:
@@ -268,7 +268,7 @@ def _steps(root: _Node) -> list[Step]:
 
 
 def _below(node: _Node, indent: int, least: float) -> Iterator[tuple[int, TopRow, _Node]]:
-    """Yield the children of a tree's node with at least the value `least`, the cheapest first."""
+    """Yield the children of a tree's node whose value is at least `least`, the cheapest first."""
     for row, child in sorted(node.below.items(), key=lambda each: (each[1].value, each[0])):
         if child.value >= least:
             yield indent, row, child

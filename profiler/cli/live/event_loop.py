@@ -22,7 +22,7 @@ _LATE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """The actions of the event loop of `pyprof top`, such as saving a file.
+    """The actions that the event loop of `pyprof top` can request, such as saving a file.
 
     Attributes:
         to_mode: Starts the recording again in another mode; raises PyprofError.

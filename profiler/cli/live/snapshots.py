@@ -135,7 +135,7 @@ class WindowMerger:
 
 
 KEPT_NS = 60_000_000_000
-"""Maximum span of a view of `pyprof top` other than "all", in nanoseconds."""
+"""Longest time span, other than "all", that `pyprof top` can show, in nanoseconds."""
 
 
 DEFAULT_NAME = f"pyprof-%n-%p-%t{registry.DEFAULT.suffixes[0]}"
@@ -213,7 +213,7 @@ class SnapshotBuilder:
 
 
 def saved(snapshot: Snapshot, path: str, subject: Recorded) -> str:
-    """Save all samples that `pyprof top` keeps, in the format of the file's suffix, and return a message.
+    """Save all samples that `pyprof top` keeps, in the format of the file's suffix. Return a message for the user.
 
     Args:
         path: Path of the file, "" for the default name.

@@ -102,14 +102,14 @@ def text(line: ScreenLine) -> str:
 
 
 def room(height: int) -> int:
-    """Return the number of table rows that fit on a screen."""
+    """Return the number of table rows that fit on the screen of `pyprof top`."""
     return max(height - _ABOVE - _BELOW, 1)
 
 
 def picture(
     snapshot: Snapshot, view: View, stacks: RowTree | None, late_text: str, width: int, height: int
 ) -> list[ScreenLine]:
-    """Return the lines of the whole screen: at most height lines of at most width columns.
+    """Return the lines of the whole screen of `pyprof top`: at most height lines of at most width columns.
 
     Args:
         stacks: Stacks of the opened row.
@@ -130,7 +130,7 @@ def picture(
 
 
 def _cut(line: ScreenLine, width: int) -> ScreenLine:
-    """Cut a line to a screen's width that was made for a wider screen."""
+    """Cut a line that was made for a wider screen to the width of the screen."""
     left, pieces = width, []
     for piece in line:
         pieces.append(
@@ -141,14 +141,14 @@ def _cut(line: ScreenLine, width: int) -> ScreenLine:
 
 
 def choices(snapshot: Snapshot, view: View) -> str:
-    """Describe in one line what a view of `pyprof top` shows."""
+    """Describe in one line the table, the order and the time span of a view of `pyprof top`."""
     span = f"last {view.span_s:g} s" if view.span_s else "everything"
     search = f', with "{printable(view.search)}"' if view.search else ""
     return f"{snapshot.mode}, {span}, by {view.table}{search}{_hidden(snapshot)}"
 
 
 def _hidden(snapshot: Snapshot) -> str:
-    """Return a text with the number of idle threads that the newest window leaves out, "" for none."""
+    """Return a text with the number of idle threads that the newest window omits, "" for none."""
     return f", without {many(snapshot.idle_threads, 'idle thread')}" if snapshot.idle_threads else ""
 
 
@@ -222,7 +222,7 @@ def _last(snapshot: Snapshot, view: View, width: int) -> StyledText:
 
 
 def plain(snapshot: Snapshot, view: View, width: int, count: int) -> list[str]:
-    """Return the lines of a table for scripts: the title, what is left out, the heading, and at most count rows."""
+    """Return the lines of a table for scripts: the title, the omitted samples, the heading, and at most count rows."""
     found = snapshot.table(view.table, view.span_s)
     shown = rows(found.tables[view.table], view)[:count]
     hidden = f"{_hidden(snapshot).removeprefix(', ')}: --idle shows them" if snapshot.idle_threads else ""
@@ -236,7 +236,7 @@ def plain(snapshot: Snapshot, view: View, width: int, count: int) -> list[str]:
 
 
 def title(snapshot: Snapshot, found: Tally) -> str:
-    """Describe in one line what was sampled, and how much."""
+    """Describe in one line which samples `pyprof top` shows, and how many."""
     what = f"{printable(snapshot.title)}: "
     if snapshot.value_type.unit == "nanoseconds" and found.duration_ns:
         what += f"{found.value / found.duration_ns:.2f} {WHAT.get(snapshot.mode, 'threads')}, "
@@ -445,7 +445,7 @@ class Terminal:
 
 
 def decoded(data: bytes) -> list[str]:
-    """Return the names of the keys in a piece of terminal input. A letter is its own name; unknown sequences are
+    """Return the names of the keys in a piece of terminal input. A letter is its own name; unknown escape sequences are
     skipped.
     """
     found: list[str] = []

@@ -288,13 +288,13 @@ class LiveSession:
 
 
 def _stop_here() -> None:
-    """Stop this process as Ctrl-Z does by default."""
+    """Stop this process, as Ctrl-Z does by default."""
     os.kill(os.getpid(), signal.SIGTSTP)
 
 
 @contextlib.contextmanager
 def _elsewhere(file: IO[bytes]) -> Iterator[None]:
-    """Redirect those standard streams that are terminals to a file, and standard input to /dev/null."""
+    """Redirect those standard streams that are terminals: output to a file, and input to /dev/null."""
     kept = [os.dup(fd) for fd in range(3)]
     with open("/dev/null", "rb") as nothing:
         for fd, instead in ((0, nothing), (1, file), (2, file)):

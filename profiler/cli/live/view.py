@@ -56,8 +56,8 @@ class View:
 
 
 def rows(table: Table, view: View) -> list[tuple[TopRow, RowCost]]:
-    """Return the rows that a view of `pyprof top` shows, most expensive first, without the functions that start every
-    program or thread.
+    """Return the rows that a view of `pyprof top` shows, most expensive first. Functions that start every program or
+    thread are left out.
 
     Rows through which nearly all samples pass come after others.
     """
@@ -76,7 +76,7 @@ def rows(table: Table, view: View) -> list[tuple[TopRow, RowCost]]:
 
 
 def place(view: View, shown: Shown) -> int:
-    """Return the index of the selected row of the table, or its former index if it is gone; 0 if there are no rows."""
+    """Return the index of the selected row in the table of `pyprof top`, or its former index if the row is gone."""
     for at, (row, _) in enumerate(shown):
         if row == view.chosen:
             return at
@@ -104,7 +104,9 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """The input of a key handler: all rows of the table, and the number of rows that fit on the screen."""
+    """The values that a key handler of `pyprof top` needs: all rows of the table, and the number of rows that fit on
+    the screen.
+    """
 
     shown: Shown
     page: int
@@ -184,7 +186,7 @@ def _asking(prompt: str) -> Press:
 
 
 def _back(view: View, _: Around) -> View:
-    """Go one step back in `pyprof top`: close the help, close the stacks, or end the search."""
+    """Go back one step in `pyprof top`: close the help, close the stacks, or end the search."""
     if view.help:
         return replace(view, help=False, first=0)
     return replace(view, opened=None) if view.opened else replace(view, search="")

@@ -49,7 +49,7 @@ _REFUSALS_S = 10.0
 
 
 class Agent:
-    """The agent; run() is its whole life. end() and reload() may be called from any thread."""
+    """The agent. run() starts its recordings and returns after end(). Any thread may call end() and reload()."""
 
     def __init__(self, load: Callable[[], AgentConfig], say: Say, notifier: Notifier) -> None:
         """Create an agent from its configuration. run() starts it.
@@ -139,7 +139,7 @@ class Agent:
             self._table.leave()
 
     def end(self) -> None:
-        """End all recordings of the agent, and a search through thousands of processes in the main thread."""
+        """End all recordings of the agent and stop a running search for processes. Any thread may call this."""
         self._answer_until = self._answer_until or time.monotonic() + _ANSWERED_S
         self._ending = True
         self._wake.set()
@@ -232,8 +232,8 @@ class Agent:
             self._draw_processes()
 
     def _draw_processes(self) -> None:
-        """Draw other processes to record at random. Collectors cannot release running processes, so recordings start
-        again.
+        """Choose at random other processes to record, when the budget leaves processes out. Recordings start again for
+        that.
         """
         self._draw_at = time.monotonic() + _DRAW_S
         recent_ns: dict[tuple[int, int], int] = {}
@@ -280,7 +280,7 @@ class Agent:
         self._notifier.send("READY=1")
 
     def _record_by(self, config: AgentConfig) -> None:
-        """End all recordings of the agent, and start those of another configuration."""
+        """End all recordings of the agent, and start those that a new configuration names."""
         self._close()
         self._config = config
         self._budget.begin(_budget(config.values))

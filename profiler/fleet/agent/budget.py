@@ -14,10 +14,11 @@ from pyprof.records import replace
 from pyprof.window_flush_protocol import Stride
 
 MIN_HALF_WIDTH = 0.25
-"""Half of the 95 % interval of a share, from which on shares mean little. A share has it if it rests on 12 samples,
-or if half of the time has no sample."""
+"""Half of the width of a share's 95 % confidence interval from which on the share is too inaccurate to be useful.
+Twelve samples give this width; so does a window of which half of the time has no samples.
+"""
 VAGUE_WINDOWS = 3
-"""Number of consecutive windows of vague shares that make the condition few_samples."""
+"""Number of consecutive windows with inaccurate shares after which the condition few_samples begins."""
 CHECKS = 12
 """Number of checks in the time over which the agent's budget is enforced."""
 _EVENTS = {BudgetVerdict.LESS: "does less", BudgetVerdict.MORE: "does more"}
@@ -43,7 +44,7 @@ class BudgetControl:
         self.begin(budget)
 
     def begin(self, budget: CostBudget) -> None:
-        """Enforce another budget of the agent from now on; the effort starts at its maximum."""
+        """Enforce another budget on recordings that start now, with the maximum effort at first."""
         now = time.monotonic()
         self._governor = Governor(budget, now, spent())
         self._look_at = now
@@ -74,8 +75,8 @@ class BudgetControl:
         return self._governor.effort
 
     def exclude_cost(self, settling: float = SETTLING) -> None:
-        """Exclude the agent's current cost from the check of its budget, because a user has requested the work, or
-        files are read for the first time.
+        """Exclude the agent's cost up to now from the check of its budget: a user has requested the work, or files are
+        read for the first time.
 
         Args:
             settling: See Governor.exclude_cost().
@@ -83,9 +84,7 @@ class BudgetControl:
         self._governor.exclude_cost(time.monotonic(), settling)
 
     def check_budget(self) -> bool:
-        """Check the agent's budget, and return True if another set of processes must be recorded. The main loop calls
-        this all the time.
-        """
+        """Check the agent's budget. Return True if another set of processes must be recorded to keep it."""
         now = time.monotonic()
         if now < self._look_at:
             return False
@@ -130,7 +129,7 @@ class BudgetControl:
         return governor.needed_cpu if governor.cpu > governor.budget.cpu else None
 
     def _needed(self) -> dict[str, object]:
-        """Return the fields of a log line that say what budget of processor time or memory the host needs."""
+        """Return fields for a log line that say which budget of processor time or memory the host needs."""
         governor = self._governor
         found: dict[str, object] = {}
         if self.needed_cpu is not None:
@@ -162,7 +161,7 @@ class BudgetControl:
         }
 
     def noted(self, profile: Profile) -> Profile:
-        """Return the profile of a window with notes about the effect of the agent's budget."""
+        """Return the profile of a window with notes about the sampling times and processes that the budget left out."""
         notes = self.notes()
         return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, *notes)))
 

@@ -145,8 +145,8 @@ _NAME_BYTES = 15
 _HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\"-]+)\s*\]\]?\s*(?:#.*)?")
 
 _NOT_OF_RECORDINGS = frozenset(each.name for each in SETTINGS if each.table in ("budget", "spool", "record", "http"))
-"""Names of the settings that no recording depends on. The budget applies to running recordings; the others are read
-when the agent starts.
+"""Names of settings whose change needs no new recordings: the budget applies to running recordings, and the agent reads
+the others only when it starts.
 """
 
 
@@ -157,7 +157,7 @@ class AgentConfig:
     pushes: tuple[PushTarget, ...] = ()
 
     def samplings(self) -> tuple[SamplingChoice, ...]:
-        """Return the distinct ways of sampling in the agent's configuration; each needs a collector."""
+        """Return the different ways in which the rules of a configuration sample processes. Each needs a collector."""
         return tuple(dict.fromkeys(each for rule in self.rules if rule.include for each in rule.samplings))
 
     def is_recorded_like(self, other: AgentConfig) -> bool:
@@ -194,7 +194,7 @@ def parse(text: str, name: str) -> AgentConfig:
 
 
 def warnings(text: str, name: str) -> list[ConfigError]:
-    """Return what is valid in the text of an agent's configuration and has no effect, sorted by line.
+    """Return warnings about settings of an agent's configuration that are valid but have no effect, sorted by line.
 
     Args:
         name: Name of the file.
@@ -364,7 +364,7 @@ class _Reading:
 
 
 def _never_matches(key: str, pattern: str) -> str:
-    """Return why no process can match a pattern of a criterion, "" if one can."""
+    """Return the reason why no process can match a pattern of a rule, "" if a process can."""
     if re.search(r"[*?\[]", pattern):
         return ""
     if key in ("name", "parent") and len(pattern.encode()) > _NAME_BYTES:

@@ -120,7 +120,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def _number(value: object) -> float:
-    """Return a number of a request, and 0 for anything that is no number."""
+    """Return a number in a request, and 0 for any other value."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9 else 0.0
 
 
@@ -142,7 +142,7 @@ class ControlResponse:
 
 
 def answers(line: Callable[[int], bytes], read: Callable[[int], bytes]) -> Iterator[ControlResponse]:
-    """Yield the lines of the agent's response until DONE.
+    """Yield the lines of the agent's response up to the line that ends it.
 
     Args:
         line: Reads a line of at most that many bytes, including its end.
@@ -236,9 +236,7 @@ class ControlClient:
         self._connection.sendall(data)
 
     def wants_more(self, seconds: float) -> bool:
-        """Wait for some seconds, and return True after that, or False as soon as the client closes its sending
-        direction.
-        """
+        """Wait some seconds for the client. Return False as soon as it closes its sending direction, else True."""
         return not self._events(select.POLLIN | select.POLLRDHUP, seconds)
 
     def is_gone(self) -> bool:
@@ -355,7 +353,7 @@ class ControlSocket:
                 connection.close()
 
     def _taken_in(self, connection: socket.socket) -> bool:
-        """Serve a client of the control socket in a separate thread, and return True; False if there are too many.
+        """Serve a client of the control socket in a separate thread. Return False if too many clients are served.
 
         If many are served, the client that has been silent for longest is disconnected.
         """
@@ -434,8 +432,8 @@ class Peer:
     groups: frozenset[int]
 
     def may_ask(self, group: int | None) -> bool:
-        """Return True if the connected process may make requests: root, this process's user, and members of a group
-        (None for no group).
+        """Return True if the connected process may make requests, because its user is root, this process's user or in
+        the given group.
         """
         return self.uid in (_ROOT, os.geteuid()) or group in self.groups
 

@@ -1,4 +1,5 @@
-"""Processor time of processes that lived too short for a look at /proc, from the kernel's reports of ended processes.
+"""Processor time of processes that ended before a scan of /proc found them, from the kernel's reports of ended
+processes.
 
 Rules decide about such a process by its name, its user and its parent. If it was in the control group of its parent,
 they have the control group and the environment of the parent. What else they ask (exe, cmdline) is gone.
@@ -23,7 +24,7 @@ _OF_CGROUP = ("cgroup", "unit", "container")
 
 
 class FactGone(Exception):
-    """A rule needs a fact about a process that went with the process."""
+    """A rule needs a fact about a process that cannot be read any more, because the process has ended."""
 
 
 class EndedFacts:
@@ -88,7 +89,7 @@ class EndedProcesses:
             group.before_reading = self.attribute_ends
 
     def attribute_ends(self) -> None:
-        """Give the recordings the processor time of the processes that have ended."""
+        """Add the processor time of processes that have ended to the recordings which the rules choose for them."""
         with self._lock:
             table = self._table
             if self._ends is None or table is None:
@@ -138,12 +139,14 @@ class EndedProcesses:
 
 
 def _is_young(end: ProcessEnd) -> bool:
-    """Return True if a process lived so short that it may have become another program after it was found."""
+    """Return True if a process lived for such a short time that it may have run another program when it was found."""
     return read_boot_ticks() - end.start < YOUNG_S * 1e9 / TICK_NS
 
 
 def verdict_of(rules: Sequence[TargetRule], end: ProcessEnd) -> RuleVerdict | None:
-    """Return what the rules decide about an ended process, None if one of them needs what is gone."""
+    """Return the decision of the rules about an ended process, None if a rule needs a fact that was lost with the
+    process.
+    """
     facts = EndedFacts(end)
     try:
         found = next((rule for rule in rules if _fits(rule, facts)), None)
@@ -153,7 +156,9 @@ def verdict_of(rules: Sequence[TargetRule], end: ProcessEnd) -> RuleVerdict | No
 
 
 def _fits(rule: TargetRule, facts: EndedFacts) -> bool:
-    """Return True if a rule fits an ended process; raise FactGone if that depends on what is gone."""
+    """Return True if a rule matches an ended process; raise FactGone if that depends on a fact that was lost with the
+    process.
+    """
     gone: FactGone | None = None
     for key, criterion in rule.criteria:
         try:

@@ -28,8 +28,8 @@ from enum import IntEnum
 from pyprof.records import dataclass
 
 AIM = 0.9
-"""Cost that a change of the agent's effort aims at, relative to the budget, because the load differs between two
-minutes.
+"""Fraction of the budget that a change of the agent's effort aims at, because the load differs from
+minute to minute.
 """
 _REMEMBERED = 10
 """Number of minutes whose cost decides the budget that is stated as needed."""
@@ -38,12 +38,14 @@ MAX_PATIENCE = 64
 _MAX_STEPS = 4
 """Maximum number of steps at once in which the agent uses fewer sampling times."""
 _FIXED = 1.25
-"""Constant part of the cost relative to the budget from which on fewer samples do not help. It is an estimate."""
+"""Constant part of the agent's cost, relative to the budget, from which on fewer samples do not help. It is an
+estimate.
+"""
 _CHEAP = 0.25
 """Cost of the sampling relative to the constant part up to which it is not reduced further if that does not help."""
 _HELPED = 0.95
-"""Ratio of the agent's cost (or memory) to that before a reduction of the effort, up to which the reduction has
-helped.
+"""Maximum ratio of the agent's cost after a reduction of the effort to its cost before, for the reduction to count as
+useful.
 """
 SETTLING = 0.25
 """Time without a check of the budget after the start and after a change of the recorded processes, which restarts
@@ -210,7 +212,7 @@ class Governor:
             self._stride -= 1
 
     def check_cost(self, now: float, spent_s: float, memory: Callable[[], int]) -> BudgetVerdict:
-        """Check the agent's cost against its budget, and adapt the effort. Callers do this several times in
+        """Check the agent's cost against its budget, and adapt the effort. The agent calls this several times in
         budget.every_s.
 
         Args:
@@ -274,7 +276,7 @@ class Governor:
         return BudgetVerdict.LESS
 
     def _is_useless(self) -> bool:
-        """Return True if a reduction of the effort does not help, and must not be tried yet."""
+        """Return True if a further reduction of the effort would not help and must not be tried yet."""
         if not self._cpu_before or self._has_helped(self.cpu):
             return self._was_fixed
         self._useless += 1
@@ -328,9 +330,9 @@ class Governor:
         return BudgetVerdict.MORE
 
     def _is_sure(self) -> bool:
-        """Return True if the next higher effort of the agent cannot cost more than the budget."""
+        """Return True if the next higher effort of the agent certainly costs less than the budget."""
         return self._max_cpu_of_next(self.cpu) <= AIM * self.budget.cpu / (1 if self._times_retry.minutes == 1 else 2)
 
     def _max_cpu_of_next(self, cpu: float) -> float:
-        """Return the maximum cost of the next higher effort, where cpu is that of the current one."""
+        """Return the maximum processor time, as a share of one processor, that the next higher effort can cost."""
         return cpu * STRIDES[self._stride] / STRIDES[self._stride - 1]

@@ -94,16 +94,18 @@ REMINDER_S = 3600.0
 EVENT_S = 600.0
 """Time for which an event, such as a refused segment, counts as a condition, in seconds."""
 PLACES = ("sink", "mode", "rate")
-"""Fields of a log line that tell conditions with the same reason apart."""
+"""Fields of a log line that distinguish conditions with the same reason, such as the sink."""
 FIGURES = ("needed_cpu_percent", "needed_memory")
-"""Fields whose change is a reason to log the condition again."""
+"""Fields of a condition whose change makes the agent log the condition again."""
 FIGURE_RISE, FIGURE_FALL = 1.05, 1.25
-"""Ratios from which on a figure has changed: a budget that is set to what an earlier line said must be enough."""
+"""Ratios of a new to the last logged figure from which on the change counts. A budget that is set to a logged figure
+must be enough.
+"""
 _ROWS = {reason.name: reason for reason in CONDITIONS}
 
 
 class _Condition:
-    """One condition that keeps the agent from its work, now or earlier, and what the log says about it."""
+    """One condition that keeps the agent from its work, now or earlier, and the state of its log lines."""
 
     def __init__(self) -> None:
         self.fields: dict[str, object] = {}
@@ -175,7 +177,7 @@ class Conditions:
         self._lock = threading.Lock()
 
     def begin(self, reason: str, error: str = "", hint: str = "", **fields: object) -> None:
-        """Note that something keeps the agent from its work, until end().
+        """Record that a condition keeps the agent from its work, until end() is called.
 
         Args:
             reason: A row of CONDITIONS.
@@ -186,7 +188,7 @@ class Conditions:
         self._renew(reason, error, hint, fields, math.inf)
 
     def note(self, reason: str, error: str = "", hint: str = "", **fields: object) -> None:
-        """Note an event that hinders the agent, which counts as a condition for EVENT_S. The arguments are those of
+        """Record an event that hinders the agent; it counts as a condition for EVENT_S. The arguments are those of
         begin().
         """
         self._renew(reason, error, hint, fields, self._clock() + EVENT_S)

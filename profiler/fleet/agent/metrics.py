@@ -89,7 +89,7 @@ PUSHES = (
 
 
 WIDEST = "shares_half_width_widest_ratio"
-"""Gauge of the service whose shares are known least."""
+"""Gauge for the service whose shares have the widest confidence interval."""
 ACCURACY = ("sampled_ratio", "shares_samples", "shares_half_width_ratio", WIDEST)
 """Names of the gauges that accuracy_of() returns."""
 _MIN_JUDGED_NS = 1_000_000_000
@@ -150,7 +150,7 @@ class Metrics:
             self._counts[name, label] = self._counts.get((name, label), 0) + number
 
     def took(self, mode: str, profile: Profile, kept: bool) -> Mapping[str, float]:
-        """Count a recorded window of the agent, and return its accuracy (accuracy_of())."""
+        """Count a window that the agent has recorded, and return the accuracy of its shares (accuracy_of())."""
         self.last_window_s, self.last_window_at = time.time(), time.monotonic()
         summary = profile.summary
         self.count("windows" if kept else "windows_not_written", mode)

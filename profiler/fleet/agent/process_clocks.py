@@ -211,8 +211,8 @@ class ProcessClocks:
             self._clocks[end.pid, end.start] = self._kin[end.name, kin] = clock
 
     def poll(self, processes: Mapping[int, ObservedProcess]) -> None:
-        """Read the processor clocks of all processes. The time of a process that ends before the window is known until
-        the last reading.
+        """Read the processor clocks of all processes, so that the time of a process that ends soon is known up to this
+        reading.
         """
         if (before_ns := self._monotonic_ns()) >= self._poll_at_ns:
             with self._lock:
@@ -394,7 +394,7 @@ def _is_unsampled(profile: Profile) -> npt.NDArray[np.bool_]:
 
 
 def _unread(profile: Profile, rows: npt.NDArray[np.int64], unread_ns: int) -> int:
-    """Return the sampled time between the last reading of a process's clock and the window's end."""
+    """Return the sampled time between the last reading of a process's clock and the end of the window."""
     if not unread_ns:
         return 0
     since_ns = profile.start_ns + profile.duration_ns - unread_ns
@@ -402,7 +402,7 @@ def _unread(profile: Profile, rows: npt.NDArray[np.int64], unread_ns: int) -> in
 
 
 def _scaled(values: npt.NDArray[np.int64], total: int) -> npt.NDArray[np.int64]:
-    """Return the values scaled to exactly this total, in the same proportions."""
+    """Return values scaled so that their sum is exactly the given total."""
     upto = np.cumsum(values)
     found: npt.NDArray[np.int64] = np.diff(np.rint(upto * (total / upto[-1])).astype(np.int64), prepend=0)
     return found
@@ -421,7 +421,7 @@ def _merge_kin(missing: Sequence[tuple[ProcessTime, int]]) -> list[tuple[Process
 
 
 def _with_rows(profile: Profile, missing: Sequence[tuple[ProcessTime, int]]) -> Profile:
-    """Return the profile with additional rows without functions for the unsampled time of these processes."""
+    """Return the profile with additional rows, without functions, for the unsampled time of some processes."""
     node, frame = len(profile.parent), len(profile.frames)
     threads = [
         ThreadInfo(each.pid, each.pid, each.name, each.name, each.began_ns, each.began_ns) for each, _ in missing

@@ -1,4 +1,4 @@
-"""The processes of the machine, and the rules' verdict about each.
+"""The processes of the machine, and the decision of the agent's rules about each.
 
 A look reads the list in /proc once if a process or thread has begun or ended since the last look. It also reads the
 state of processes that are new or young, since a new process may call exec. A look that fails changes nothing.
@@ -27,9 +27,11 @@ LOOK_S = 1.0
 """Minimum time in seconds between two searches for processes."""
 YOUNG_S = 3.0
 _AGAIN_S = 30.0
-"""Time in seconds after which the agent reads each process again: it may be another one, or run another program."""
+"""Time in seconds after which the agent reads the state of a known process again, because it may run
+another program.
+"""
 GONE_S = 600.0
-"""Time in seconds for which the labels of an ended process are kept."""
+"""Time in seconds for which the agent keeps the labels of an ended process."""
 MAX_GONE = 20_000
 """Maximum number of ended processes whose labels are kept."""
 _MIN_WEIGHT_NS = 1_000_000
@@ -123,7 +125,7 @@ def _user(pid: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ObservedProcess:
-    """A process of the machine as the agent saw it last.
+    """The state of a process at the agent's last search.
 
     Attributes:
         entry: Number of its entry in /proc, see procfs.list_pids_with_inodes().
@@ -243,7 +245,7 @@ class ProcessTable:
         return {pid: seen for pid, seen in seen_by_pid.items() if seen.verdict.service == service}
 
     def now_recorded(self, sampling: SamplingChoice) -> dict[int, ObservedProcess]:
-        """Look at the machine's processes again, and return recorded()."""
+        """Search for new processes, and return recorded()."""
         self.find_processes()
         return self.recorded(sampling)
 

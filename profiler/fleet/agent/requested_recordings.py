@@ -36,7 +36,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class RecordedNow:
-    """The state of the agent's recordings at one moment; a reload of the configuration replaces it."""
+    """The configuration and the recordings of the agent at one moment. A reload of the configuration replaces it."""
 
     values: Values
     table: ProcessTable
@@ -138,7 +138,7 @@ def _file(profile: Profile) -> bytes:
 
 
 def choice_of(table: ProcessTable, request: ControlRequest) -> SamplingChoice:
-    """Return the way in which the agent samples a service.
+    """Return how the agent samples the processes of a service.
 
     Raises:
         ControlRefused: No process of the service is recorded.
@@ -171,7 +171,7 @@ def _options(values: Values, choice: SamplingChoice, request: ControlRequest) ->
 
 
 def _under_way(groups: Sequence[SampledGroup], choice: SamplingChoice) -> Iterable[Profile]:
-    """Yield the unfinished windows of the agent's recordings that sample in this way."""
+    """Yield the unfinished windows of the agent's recordings that sample in the given way."""
     for group in groups:
         if group.sampling.mode == choice.mode:
             with suppress(PyprofError):  # the window has just ended

@@ -110,7 +110,7 @@ class SampledGroup:
         return self._thread is not None and self._thread.is_alive()
 
     def tend(self) -> None:
-        """Start to record if a process is to be recorded, or add new processes to the recording."""
+        """Start the recording if a process is to be recorded, or add new processes to the running recording."""
         if self.running:
             self._find_new()
         elif time.monotonic() >= self._not_before:
@@ -292,7 +292,7 @@ class SampledGroup:
         return with_exact_sums(profile, self._times.popleft())
 
     def so_far(self) -> Profile | None:
-        """Return the unfinished window of the recording. Any thread may call this.
+        """Return the unfinished window of the recording as a profile. Any thread may call this.
 
         Raises:
             PyprofError: The window is just ending.
@@ -308,7 +308,7 @@ class SampledGroup:
         self.end()
 
     def end(self) -> None:
-        """End the recording of this group of processes without waiting for its last window."""
+        """End the recording of this group of processes, without waiting for its last window."""
         is_first, self._is_ending = not self._is_ending, True
         if self._recording is not None:
             self._recording.end()

@@ -43,7 +43,7 @@ class Excess(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Limits of all segments in a spool together; age_s counts from a window's end."""
+    """The limits for all segments in a spool together; age_s counts from the end of a segment's window."""
 
     most_bytes: int = 1 << 30
     most_files: int = 100_000
@@ -117,7 +117,9 @@ class Inventory:
         return set(self._kept[name].places) if name in self._kept else set()
 
     def left(self, name: SegmentName, place: str) -> None:
-        """Record that a segment was removed from a place in the spool. A segment without places is forgotten."""
+        """Record that a segment was removed from one place (the spool or a queue). A segment without a place is
+        forgotten.
+        """
         known = self._kept.get(name)
         if known is not None and place in known.places:
             known.places.discard(place)
@@ -390,7 +392,7 @@ class Spool:
             self._disk.close(fd)
 
     def _take_back(self, name: SegmentName, part: str) -> None:
-        """Remove the files that a failed attempt to store a segment left, since the segment will be written again."""
+        """Remove the files of a failed attempt to store a segment, because the segment will be written again."""
         for path in (part, *(self._path(place, name.path) for place in self._queues)):
             with suppress(OSError):
                 self._disk.unlink(path)
@@ -464,7 +466,7 @@ class Spool:
         return self.inventory.queued(f"{QUEUE}/{sink}")
 
     def sent(self, sink: str, name: SegmentName) -> None:
-        """Remove a segment that was sent from the queue of its sink.
+        """Remove a segment from the queue of a sink that has accepted it.
 
         Raises:
             OSError: The file cannot be removed.

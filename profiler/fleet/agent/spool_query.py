@@ -65,7 +65,7 @@ def _days(span: TimeSpan) -> tuple[str, str]:
 
 
 def _of_days(root: str, days: tuple[str, str] | None) -> Iterator[SegmentName]:
-    """Yield the segments of a spool's days from the first to the last one, None for all."""
+    """Yield the segments in a spool between two days, None for no limit."""
     disk = Disk()
     try:
         for day in disk.list_folder(root):
@@ -184,11 +184,11 @@ def _built(builder: Builder, heads: _SegmentHeaders, title: str, gapless: bool) 
 
 
 NONE = "(none)"
-"""Label value of threads that lack the label."""
+"""Value of a label for threads that do not have the label."""
 
 
 def value_of(thread: ThreadInfo, by: str) -> str:
-    """Return a thread's value for "thread", "process", "pid", or the name of a label."""
+    """Return the value of a thread by which a query is divided: "thread", "process", "pid", or the name of a label."""
     if by == "thread":
         return thread.name
     if by == "process":
@@ -212,8 +212,8 @@ def parts(profile: Profile, by: str) -> list[tuple[str, Profile]]:
 
 
 def rooted(profile: Profile, by: str) -> Profile:
-    """Put each thread's value of a label as outermost frame into its stacks; the summary still describes the original
-    stacks.
+    """Return a profile in which the value of a label is the outermost frame of each thread's stacks. The summary stays
+    that of the original stacks.
     """
     values, group = grouped(profile, by)
     tree, frame_of = Tree(), profile.frame.tolist()

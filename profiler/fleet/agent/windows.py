@@ -44,7 +44,7 @@ from pyprof.session.worker.message_channel import Part
 _SHIFT = 0.05
 """Maximum shift of a window's end relative to the window's length."""
 _LEAST = 0.25
-"""Minimum length of a window relative to the configured one; a shorter window continues to the next end."""
+"""Minimum length of a window relative to the configured one. A shorter window continues until the next end."""
 
 
 class WindowClock:
@@ -123,8 +123,8 @@ _EVIDENCE = ExportOptions(evidence=True)
 
 
 def labelled(profile: Profile, verdict: Callable[[int, int], RuleVerdict]) -> Profile:
-    """Give each thread of a profile the labels of its process, including "service"; verdict is called with pid and
-    start.
+    """Return a profile whose threads have the labels of their processes, including "service". The decision comes from
+    verdict(pid, start).
     """
     verdicts = [verdict(*thread.process_key) for thread in profile.threads]
     threads = [
@@ -184,7 +184,7 @@ def _with_basis(profile: Profile, has_exact_sums: bool) -> Profile:
 
 
 def _used(profile: Profile) -> Profile:
-    """Remove the modules without frames from a profile."""
+    """Return a profile without the modules that have no frames."""
     used = sorted({frame.module for frame in profile.frames if frame.module >= 0})
     index: Mapping[int, int] = {module: at for at, module in enumerate(used)} | {-1: -1}
     return replace(

@@ -155,7 +155,7 @@ def _send_all(sink_name: str, sink: SegmentSink, root: str, names: Sequence[Segm
 
 
 def _send(sink: SegmentSink, name: SegmentName, data: bytes) -> None:
-    """Send a segment to a sink, and wait as often as its receiver asks for it.
+    """Send a segment to a sink, and repeat that as often as its receiver requests a wait.
 
     Raises:
         NotSent: The receiver does not take it now.

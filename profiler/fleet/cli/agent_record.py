@@ -44,7 +44,7 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def joined(kept: Sequence[Profile], asked: Profile, service: str, last_s: float) -> Profile:
-    """Merge stored windows and the requested recording of a service into one profile.
+    """Merge the stored windows of a service and its requested recording into one profile.
 
     Only samples of the service count that were taken in the last last_s seconds before the requested recording began.
 
@@ -187,8 +187,8 @@ class _AgentRequest:
         return joined(kept, asked, self._request.service, last_s)
 
     def _begun(self, answer: ControlResponse) -> float:
-        """Tell the user that the agent's recording has begun, and return how many seconds of stored windows will
-        come.
+        """Tell the user that the requested recording has begun, and return the number of seconds for which stored
+        windows follow.
         """
         request, last_s = self._request, answer.fields.get("last_s")
         processes = f"{answer.number:,} process{'es' * (answer.number != 1)}"

@@ -86,7 +86,7 @@ class Access:
         return not self._tenants
 
     def tenant(self, role: str, header: str, cookie: str = "") -> str:
-        """Return the tenant whose token for a role an HTTP request has. Every token is compared in constant time.
+        """Return the tenant whose token an HTTP request has, for a role. Every token is compared in constant time.
 
         Args:
             header: The Authorization header.

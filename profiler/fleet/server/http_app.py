@@ -89,7 +89,7 @@ class FleetServer:
         await (self._taking if to_take else self._others)(scope, receive, send)
 
     def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """Return a request handler that turns refusals into responses."""
+        """Return a request handler that turns the exception Refused into a response."""
 
         async def guarded(request: Request) -> Response:
             try:
@@ -244,13 +244,15 @@ def refusal_page(refused: Refused) -> str:
 
 
 def _ignore_outcome(work: asyncio.Future[Any]) -> None:
-    """Ignore how a query ended whose client has its response, which asyncio would log otherwise."""
+    """Ignore the result or the error of a query whose client already has its response. asyncio would log the error
+    otherwise.
+    """
     if not work.cancelled():
         work.exception()
 
 
 async def _gone(request: Request) -> None:
-    """Return as soon as the client of a request has disconnected."""
+    """Wait until the client of a request has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

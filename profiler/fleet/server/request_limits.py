@@ -76,7 +76,7 @@ SMALL = 1 << 20
 RATE = 1 << 22
 """Maximum rate in bytes per second, for all large request bodies together."""
 MAX_LEFT = 1 << 22
-"""Maximum number of bytes of a request body that are read after the response."""
+"""Maximum number of bytes of a request body that the server still reads after it has sent its response."""
 LEAVE_S = 5.0
 """Time in seconds for the client to read an early response."""
 
@@ -128,7 +128,7 @@ def stated_size(scope: Scope) -> float:
 
 
 class _LargeRequest:
-    """A request with a large body of `stated` bytes; it wraps the server's receive() and send()."""
+    """A request with a large body of `stated` bytes. It wraps the functions receive() and send() of the server."""
 
     def __init__(self, stated: float, sender: bytes, receive: Receive, send: Send, throttle: Throttle) -> None:
         self._stated, self._sender, self._receive, self._send, self._throttle = stated, sender, receive, send, throttle

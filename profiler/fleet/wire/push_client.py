@@ -219,7 +219,7 @@ def _not_sent(error: Exception, passed: bool, seconds: float) -> NotSent:
 
 
 def ca(path: str) -> str:
-    """Return the certificates in a PEM file of certification authorities, "" without a file.
+    """Return the certificates in a file of certification authorities (PEM), "" if no file is configured.
 
     Raises:
         NotSent: The file cannot be read.
@@ -277,7 +277,9 @@ class BoundedResponse(http.client.HTTPResponse):
 
 
 class _Came(io.RawIOBase):
-    """The bytes that a connection has received. Too many raise NotSent; ended is True at the end of the stream."""
+    """The bytes that a connection has received so far. Too many raise NotSent; `ended` is True at the end of the
+    stream.
+    """
 
     def __init__(self, raw: io.RawIOBase) -> None:
         self.ended = False

@@ -21,7 +21,9 @@ LATER = {
         *("limited", "unavailable", "redirected", "nonsense", "disk", "no_package", "otherwise"),
     )
 }
-"""Reasons to send a segment again later: word -> counter; the segment stays in the queue."""
+"""Words for failures after which the segment is sent again later, with the counter of each. The segment stays in the
+queue.
+"""
 REFUSED = {
     word: f"push_refused_{word}"
     for word in (
@@ -29,7 +31,9 @@ REFUSED = {
         *("too_many_series", "rejected", "unreadable", "never_taken"),
     )
 }
-"""Reasons for which a receiver never accepts a segment: word -> counter; the segment is set aside."""
+"""Words for failures after which a receiver never accepts the segment, with the counter of each. The segment is set
+aside.
+"""
 
 _HINTS = {reason.name: reason.hint for reason in PUSH}
 _SERVER_HINTS = {reason.name: reason.hint for reason in REQUESTS}
@@ -106,7 +110,8 @@ class RefusedForGood(Exception):
 
 
 def cause_and_hint(word: str, stated: str = "") -> tuple[str, str]:
-    """Return the cause of a failed push and what helps: the reason that pyprof's server stated, else that of the word.
+    """Return the cause of a failed push and a hint: those of the reason that pyprof's server stated, else those of the
+    word.
 
     Args:
         word: A key of LATER or REFUSED.

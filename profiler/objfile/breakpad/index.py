@@ -24,7 +24,9 @@ CHUNK = 1 << 23
 """Number of bytes of a Breakpad symbol file that are processed at once. A longer line is left out."""
 
 Tolerate = Callable[[str, int, int], None]
-"""Function that receives (what was tolerated, number of the first such line, number of lines)."""
+"""Function that receives each tolerated error of a Breakpad symbol file: (description, number of the first such line,
+number of lines).
+"""
 
 _PAD = b"\n" * 32
 
@@ -299,8 +301,8 @@ def _finish(columns: list[_Columns], lines: int, marks: tuple[tuple[int, int], .
 
 
 def _ranges(address: U64, size: U64, offset: I64, wanted: npt.NDArray[np.bool_]) -> Ranges:
-    """Return the wanted Breakpad records, ascending by address. Of two with the same address, the first in the file is
-    kept.
+    """Return the selected Breakpad records, ascending by address. Of two with the same address, the first in the file
+    is kept.
     """
     address, size, offset = address[wanted], size[wanted], offset[wanted]
     order = np.argsort(address, kind="stable")

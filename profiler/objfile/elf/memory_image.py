@@ -176,7 +176,7 @@ def rebuild_image(space: AddressSpace, module: Module, avma: int) -> tuple[ElfFi
 
 
 def _read(space: AddressSpace, avma: int, size: int) -> bytearray:
-    """Return the target's bytes from an address on, up to the first unreadable byte."""
+    """Return the bytes at an address of the target's memory, up to the first unreadable byte."""
     data = bytearray()
     while len(data) < size:
         want = min(CHUNK, size - len(data))
@@ -268,7 +268,7 @@ def _place_symbols(elf: ElfFile, section: SectionHeader, changed: bytearray) -> 
 
 
 def _apply(elf: ElfFile, section: SectionHeader, symbols: np.ndarray, changed: bytearray) -> None:
-    """Apply one section of relocations with addends of an object file in memory, in place. Unknown relocations and
+    """Apply one section of relocations with addends to an object file in memory, in place. Unknown relocations and
     symbols are skipped.
     """
     kinds = KINDS.get(elf.machine, {})

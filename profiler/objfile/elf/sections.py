@@ -310,7 +310,7 @@ def inflate_debugdata(data: memoryview) -> memoryview:
 
 
 def _most(body: memoryview, size: int) -> int:
-    """Return the size in bytes to which compressed data may expand, at most `size`."""
+    """Return the maximum size in bytes to which compressed data may expand, at most `size`."""
     return min(size, max(MAX_RATIO * len(body), ALWAYS_ALLOWED))
 
 
@@ -475,8 +475,8 @@ def _loaded(elf: ElfFile, segment: ProgramHeader, size: int) -> memoryview:
 
 
 def _relocated(elf: ElfFile, section: SectionHeader, data: memoryview) -> memoryview:
-    """Return the data of an unwind table with its relocations applied. Assemblers emit only relative ones here (S + A -
-    P).
+    """Return the data of an unwind table in a relocatable file (.o) with its relocations applied. Assemblers emit only
+    relative ones here (S + A - P).
 
     All sections of a relocatable file begin at address 0, so functions of different sections may coincide.
     """

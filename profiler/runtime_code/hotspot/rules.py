@@ -117,7 +117,7 @@ _SAVING = re.compile(rb"[\x50-\x53\x56\x57]{2,8}")
 MAX_ROWS = 1 << 14
 
 _Part = tuple[int, int, Rule]
-"""An unwind rule for a part of some HotSpot code: (start, end, rule)."""
+"""A part of some HotSpot code with its unwind rule: (start, end, rule)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class FrameRules:
         self._numbers = [names.index(name) for name in _MACHINE_ORDER]
         kept = {arch.sp, arch.fp, arch.pc}
         self._lost = tuple((column, UNDEFINED) for column in sorted(arch.callee_saved - kept))
-        """Compiled Java code preserves no register but the frame pointer."""
+        """Rules of the registers that a caller has lost: compiled Java code preserves only the frame pointer."""
         self.entered = self._by_sp(8, saved=False)
         self._pushed = self._by_sp(16, saved=True)
         at = RegKind.AT_CFA
@@ -246,7 +246,7 @@ class FrameRules:
         return parts
 
     def _ends(self, code: bytes, size: int) -> list[_Part]:
-        """Return the parts of a HotSpot-compiled method in which its frame is already removed."""
+        """Return the parts of a HotSpot-compiled method in which its frame has already been removed."""
         parts: list[_Part] = []
         removed = [
             (found.end() - 1, found.end()) for found in _REMOVED.finditer(code) if _immediate(found) == size - 16
@@ -513,7 +513,7 @@ def _immediate(found: re.Match[bytes]) -> int:
 
 
 def _rows(start: int, end: int, base: Rule, parts: Sequence[_Part]) -> FunctionRows:
-    """Return the unwind rows of some HotSpot code: those of its parts, of which a later one wins, and `base` between
+    """Return the unwind rows of some HotSpot code from its parts. A later part has precedence, and `base` holds between
     them.
 
     Args:

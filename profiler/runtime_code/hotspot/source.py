@@ -133,7 +133,8 @@ class HotspotCode(NoImage):
         self._names_until_ns = scan.now_ns + max(MIN_NAMES_NS, NAMES_REST * (time.monotonic_ns() - before_ns))
 
     def _examine(self, scan: CodeScan) -> bool:
-        """Drop the HotSpot code that has changed. Return True if any has, or if missing code may exist now.
+        """Drop the HotSpot code that has changed. Return True if code has changed, or if code may now be where none was
+        found before.
 
         Samples since the previous check get the new code: HotSpot discards code that no thread runs, and new code runs
         at once.
@@ -169,7 +170,7 @@ class HotspotCode(NoImage):
                 self.spans.add_spans([Span(code.blob.start, code.blob.end, code) for code in codes], 0, 1)
 
     def load(self, pc: int) -> None:
-        """Read the piece of HotSpot's generated code at an address if there is one."""
+        """Read the piece of HotSpot's generated code at an address, if there is one."""
         vm = self._vm
         if vm is None or pc in self._misses:
             return

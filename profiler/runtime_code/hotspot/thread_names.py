@@ -137,18 +137,18 @@ class JavaThreadNames:
     # Objects and their classes.
 
     def _pointer(self, word: int) -> int:
-        """Return the address of an object from a word outside of the heap that refers to it."""
+        """Return the address of the Java object to which a word outside of the heap refers."""
         return word >> self._pointer_shift
 
     def _reference(self, field: int) -> int:
-        """Return the address of the object that a field of an object refers to, 0 if it is null."""
+        """Return the address of the Java object to which a field of an object refers, 0 if the field is null."""
         if not self._is_compressed:
             return self._pointer(self._memory.word(field))
         narrow = self._memory.number(field, 4)
         return self._oop_base + (narrow << self._oop_shift) if narrow else 0
 
     def _klass_of(self, avma: int) -> int:
-        """Return the address of the class of an object."""
+        """Return the address of a Java object's class."""
         memory, structs = self._memory, self._structs
         if self._is_compact:
             narrow = memory.word(avma) >> structs.ints.get("markWord::klass_shift", 42)
@@ -166,7 +166,7 @@ class JavaThreadNames:
         return self._memory.read(avma + self._body, length).decode("utf-8", "backslashreplace") if length else ""
 
     def _find_field(self, klass: int, name: str, kind: str) -> int:
-        """Return the offset of a field in objects of a class, by its name and type.
+        """Return the offset of a field in objects of a Java class, by its name and type.
 
         Raises:
             FormatError: The class has no such field.
@@ -184,7 +184,7 @@ class JavaThreadNames:
         return self._fields[key]
 
     def _list_fields(self, klass: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (index of the name, index of the type, offset) of each field of a class."""
+        """Yield (index of the name, index of the type, offset) of each field of a Java class."""
         memory, structs = self._memory, self._structs
         if ("InstanceKlass", "_fieldinfo_stream") in structs.offsets:
             array = memory.word(klass + structs.offset(("InstanceKlass", "_fieldinfo_stream")))
@@ -210,7 +210,7 @@ class JavaThreadNames:
     # Options and encodings of the virtual machine.
 
     def _read_flags(self) -> dict[str, int]:
-        """Return the values of the options that decide how objects are laid out."""
+        """Return the values of the virtual machine's options that decide how Java objects are laid out."""
         memory, structs = self._memory, self._structs
         kind = "JVMFlag" if ("JVMFlag", "flags") in structs.statics else "Flag"
         first, size = memory.word(structs.static((kind, "flags"))), structs.size(kind)
@@ -224,7 +224,7 @@ class JavaThreadNames:
         return found
 
     def _encoding(self, kind: str, earlier: str) -> tuple[int, int]:
-        """Return the base and the shift of compressed pointers of one kind."""
+        """Return the base and the shift of compressed pointers to Java objects or classes."""
         places = ((kind, "{}"), (kind, f"{earlier}.{{}}"), ("Universe", f"{earlier}.{{}}"))
         base, shift = (
             self._structs.static(*((place, name.format(field)) for place, name in places))

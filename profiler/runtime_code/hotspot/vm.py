@@ -63,12 +63,12 @@ rbp.
 """
 
 Place = tuple[str, str | None, int]
-"""Name, file and line of one Java method."""
+"""Name, source file and line of one Java method."""
 
 
 @dataclass(eq=False)
 class JavaCode:
-    """A piece of generated code and everything that was read about it.
+    """A piece of generated Java code, and everything that was read about it.
 
     Attributes:
         blob: The blob.
@@ -94,11 +94,13 @@ class JavaCode:
 
     @property
     def has_parts(self) -> bool:
-        """Whether addresses in the code differ in their names."""
+        """True if addresses in this Java code have different names."""
         return self.blob.is_nmethod or bool(self.stubs)
 
     def name_at(self, pc: int) -> str:
-        """Return the name of the stub at a lookup pc, or that of the whole code if no stub is known there."""
+        """Return the name of the stub at a lookup pc in Java code, or the name of the whole code if no stub is known
+        there.
+        """
         at = bisect_right(self.stubs, pc, key=lambda stub: stub.start) - 1
         return self.stubs[at].name if at >= 0 and pc < self.stubs[at].end else self.name
 
@@ -359,7 +361,7 @@ class JavaVm:
 
 
 def _offset(number: int) -> np.uint64:
-    """Return a signed offset as the number that leads to the same address modulo 2**64."""
+    """Return a signed offset as an unsigned number that leads to the same address modulo 2**64."""
     return np.uint64(number & (1 << 64) - 1)
 
 

@@ -16,7 +16,7 @@ from pyprof.runtime_code.v8.rules import V8FrameRules
 from pyprof.unwind.rules import FunctionRows
 
 MAX_CODE = 8 << 20
-"""Maximum distance in bytes from an address to the begin of its piece of generated code."""
+"""Maximum distance in bytes from an address back to the start of its piece of V8's generated code."""
 MAX_TABLE = 1 << 20
 """Maximum size of a table of source positions in bytes."""
 MAX_LITERALS = 1 << 14
@@ -30,21 +30,21 @@ _FUNCTION_TYPES = 40
 """Number of instance types of functions, from the first one on: V8 has separate ones for its constructors."""
 
 BUILTIN = 2
-"""Kind of the functions that V8 brings along."""
+"""Kind of the functions that are built into V8."""
 _REGEXP = 3
-"""Kind of the code of regular expressions."""
+"""V8's kind of the code of regular expressions."""
 UNREAD = "(unread function)"
-"""Name of baseline code whose function was not readable in any sample."""
+"""Name shown for baseline code of V8 whose function was not readable in any sample."""
 REGEXP = "(RegExp)"
-"""Name of the code of regular expressions."""
+"""Name shown for V8's code of regular expressions."""
 
 Place = tuple[str, str | None, int]
-"""Name, file and line of one function."""
+"""Name, source file and line of one JavaScript function."""
 
 
 @dataclass(eq=False)
 class JsCode:
-    """A piece of generated code, or a kind of frame, and what was read about it.
+    """A piece of V8's generated code, or a kind of frame, and everything that was read about it.
 
     Attributes:
         pointer: The Code object, 0 for frames that are named from the stack copy.
@@ -91,11 +91,13 @@ class V8Engine:
         self.functions = JsFunctions(self.heap)
 
     def renew(self, space: AddressSpace) -> None:
-        """Read from the current address space from now on."""
+        """Read V8's memory through the current address space of the process from now on."""
         self.heap.renew(space.read)
 
     def begin_check(self) -> None:
-        """Compare functions and types again before they are used, because the garbage collector may have run."""
+        """Begin a check: JavaScript functions and types are compared again before they are used, because the garbage
+        collector may have run.
+        """
         self.functions.epoch += 1
         self.heap.forget_types()
 
@@ -113,7 +115,9 @@ class V8Engine:
             return None
 
     def _find_stream(self, pc: int, low: int) -> int | None:
-        """Return the object that contains an address of generated code, by its map before the instructions."""
+        """Return the V8 heap object around the instructions at an address, or 0. Its map is searched before the
+        address.
+        """
         code = self.layout.code
         high = pc // _ALIGNMENT * _ALIGNMENT - code.header + 8  # instructions are aligned
         low = max(low, pc - MAX_CODE)
@@ -135,7 +139,7 @@ class V8Engine:
         return None
 
     def _code_of(self, stream: int) -> int:
-        """Return the Code of an object with instructions."""
+        """Return the V8 Code object of an object with instructions."""
         return self.heap.field(stream, self.layout.code.code) if self.layout.code.code else stream | 1
 
     def _size(self, stream: int) -> int:
@@ -166,7 +170,7 @@ class V8Engine:
         return code
 
     def _read_optimized(self, code: JsCode, data: int) -> None:
-        """Read the functions of optimised code from its deoptimisation data."""
+        """Read the functions of optimised JavaScript code from V8's deoptimisation data."""
         heap, at = self.heap, self.layout.at
         words = np.frombuffer(heap.array(data, at["inlining_positions"] + 1), "<u8").tolist()
         if len(words) <= at["inlining_positions"]:
@@ -183,13 +187,13 @@ class V8Engine:
         )
 
     def _unwrap(self, pointer: int) -> int:
-        """Return the SharedFunctionInfo in a wrapper, or the object itself."""
+        """Return the SharedFunctionInfo in a V8 wrapper object, or the object itself."""
         if self.heap.has_type(pointer, "type_wrapper"):
             return self.heap.field(pointer, 8)
         return pointer & ~2
 
     def find_places(self, code: JsCode, pc: int) -> tuple[Place, ...]:
-        """Return the functions at a lookup pc of optimised code, the innermost inlined one first."""
+        """Return the JavaScript functions at a lookup pc of optimised code, the innermost inlined one first."""
         if code.function is None:
             return ()
         position = code.positions.find(pc - code.start) if code.positions is not None else None
@@ -205,7 +209,7 @@ class V8Engine:
         return (*found, place_of(code.function, offset))
 
     def make_rows(self, code: JsCode, rules: V8FrameRules) -> FunctionRows | None:
-        """Return the unwind rules of a piece of code, None if they are not known."""
+        """Return the unwind rows of a piece of V8's generated code, None if they are not known."""
         try:
             content = self.heap.read(code.start, code.end - code.start)
         except FormatError:
@@ -215,7 +219,7 @@ class V8Engine:
         return None if code.kind == _REGEXP else rules.compiled(code.start, content)
 
     def is_current(self, code: JsCode) -> bool:
-        """Return True if a piece of code is still there."""
+        """Return True if a piece of V8's generated code is still at its address."""
         if code.kind == BUILTIN:
             return True
         try:
@@ -267,7 +271,7 @@ class V8Engine:
         return shared if self.runs(shared, bytecode, code) else 0
 
     def runs(self, shared: int, bytecode: int, code: int) -> bool:
-        """Return True if the function of a SharedFunctionInfo has this BytecodeArray or this baseline code."""
+        """Return True if a JavaScript function (SharedFunctionInfo) has this BytecodeArray or this baseline code."""
         heap, at = self.heap, self.layout.at
         try:
             if not shared or heap.type_of(shared) != at["type_shared"]:
@@ -311,7 +315,9 @@ class V8Engine:
 
 
 def place_of(function: JsFunction, offset: int) -> Place:
-    """Return the place of a function at a position of its script: the line where it begins if that is unknown."""
+    """Return the source place of a JavaScript function at a position of its script: the line where it begins if that is
+    unknown.
+    """
     if function.script is None:
         return function.name, None, 0
     line = function.script.line_at(offset) or function.line

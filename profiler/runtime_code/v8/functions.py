@@ -39,7 +39,7 @@ _NEW_LINE = re.compile("\r\n|[\n\r\u2028\u2029]")
 
 @dataclass(eq=False)
 class JsScript:
-    """A script.
+    """A JavaScript source file or other script that V8 has loaded.
 
     Attributes:
         name: Path or URL, "" if it has none.
@@ -50,7 +50,7 @@ class JsScript:
     line_ends: npt.NDArray[np.int64]
 
     def line_at(self, position: int) -> int:
-        """Return the line of a position, 0 if it is unknown."""
+        """Return the line of a position in a script, 0 if it is unknown."""
         if position < 0 or not len(self.line_ends):
             return 0
         return min(int(np.searchsorted(self.line_ends, position)), len(self.line_ends) - 1) + 1
@@ -116,7 +116,9 @@ class JsFunctions:
         return JsFunction(name, script, line, key, self.epoch)
 
     def _name_and_start(self, pointer: int, named: int) -> tuple[str, int]:
-        """Return the name of a function, "" if it has none, and the position at which it begins, or -1."""
+        """Return the name of a JavaScript function, "" if it has none, and the position in the script at which it
+        begins, or -1.
+        """
         heap = self._heap
         if heap.is_string(named):
             return heap.text(named, MAX_NAME), self._uncompiled(pointer)[1]
@@ -125,7 +127,7 @@ class JsFunctions:
         return self._of_scope(named)
 
     def _uncompiled(self, pointer: int) -> tuple[str, int]:
-        """Return the name that V8 has inferred for a function that is not compiled, and its start, or ("", -1)."""
+        """Return the inferred name and the start of a JavaScript function that is not compiled, or ("", -1)."""
         heap, at = self._heap, self._heap.layout.at
         data = heap.field(pointer, at["function_data"])
         kinds = at["type_uncompiled_first"], at["type_uncompiled_last"]
@@ -136,7 +138,7 @@ class JsFunctions:
         return heap.text(name, MAX_NAME) if heap.is_string(name) else "", start
 
     def _of_scope(self, pointer: int) -> tuple[str, int]:
-        """Return (name, start) of a function from its ScopeInfo."""
+        """Return the name and the start of a JavaScript function from its ScopeInfo."""
         heap, layout = self._heap, self._heap.layout
 
         def slot(index: int) -> int:
@@ -199,8 +201,8 @@ MAX_DEPTH = 64
 
 
 def read_numbers(data: bytes) -> Iterator[int]:
-    """Yield the numbers of a table, each of seven bits a byte, the lowest first. A number that is cut off is left
-    out.
+    """Yield the numbers of a compressed V8 table: seven bits in each byte, the lowest bits first. A truncated number is
+    left out.
     """
     value = shift = 0
     for byte in data:
@@ -218,7 +220,7 @@ def _signed(value: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class JsPosition:
-    """A place in a script.
+    """A position in a JavaScript script, and the inlined function to which it belongs.
 
     Attributes:
         offset: Position in the script, -1 if it is unknown.
@@ -238,10 +240,10 @@ def unpack_position(word: int) -> JsPosition:
 
 
 class JsPositionTable:
-    """The source positions of some code, by offset in the code."""
+    """The source positions of a piece of V8's code, by offset in the code."""
 
     def __init__(self, data: bytes) -> None:
-        """Decode a table: pairs of differences to the row before. The sign of the first has another meaning."""
+        """Decode a V8 table of source positions. Each row has the differences to the row before it."""
         self._offsets: list[int] = []
         self._positions: list[int] = []
         offset, position = -1, 0
@@ -260,6 +262,6 @@ class JsPositionTable:
         return len(self._offsets)
 
     def find(self, offset: int) -> JsPosition | None:
-        """Return the source position of the code at an offset, or None."""
+        """Return the source position of V8's code at an offset, or None."""
         at = bisect_right(self._offsets, offset) - 1
         return unpack_position(self._positions[at] & (1 << 64) - 1) if at >= 0 else None

@@ -18,12 +18,12 @@ SYMBOL_PREFIXES = (b"Builtins_", b"v8dbg_", b"_ZN2v88internal7Version6", b"v8_De
 """First letters of the symbols that read_layout() and the engine need."""
 _VERSION = b"_ZN2v88internal7Version6%b_E"
 MARK = b"v8dbg_off_fp_context"
-"""Symbol of each V8 that exports constants for debuggers."""
+"""A symbol that each V8 with exported constants for debuggers has, by which it is found."""
 
 
 @dataclass(frozen=True, slots=True)
 class V8CodeLayout:
-    """The place of the description of a piece of V8's generated code.
+    """The offsets by which V8 describes a piece of its generated code.
 
     Attributes:
         code: Offset in the object around the instructions (InstructionStream) of its Code. 0: they are one object.
@@ -180,7 +180,7 @@ _ONE_BYTE = 8
 
 
 def smi(word: int) -> int | None:
-    """Return the small integer that a word of V8's heap holds, or None."""
+    """Return the small integer (Smi) that a word of V8's heap holds, or None."""
     if word & 0xFFFFFFFF:
         return None
     value = word >> 32
@@ -188,7 +188,9 @@ def smi(word: int) -> int | None:
 
 
 def flag_word(word: int) -> int:
-    """Return the flags in a slot, which V8 13.6 keeps as a plain number and earlier ones as a small integer."""
+    """Return the flags in a field of a V8 object. V8 13.6 keeps them as a plain number, earlier versions as a small
+    integer.
+    """
     return word >> 32 if word >> 32 else word
 
 
@@ -201,15 +203,15 @@ class V8Heap:
         self._types: dict[int, int] = {}
 
     def renew(self, read: ReadMemory) -> None:
-        """Read by another function from now on: that of the current address space."""
+        """Read V8's memory by another function from now on: that of the current address space."""
         self._read = read
 
     def forget_types(self) -> None:
-        """Forget the types of objects, because memory may have been reused."""
+        """Forget the types of V8's objects, because the garbage collector may have reused their memory."""
         self._types.clear()
 
     def read(self, avma: int, size: int) -> bytes:
-        """Return `size` bytes of memory.
+        """Return `size` bytes of V8's memory.
 
         Raises:
             FormatError: The bytes are not readable.
@@ -220,11 +222,11 @@ class V8Heap:
         return data
 
     def read_available(self, avma: int, size: int) -> bytes:
-        """Return the readable bytes from an address on, `size` at most."""
+        """Return the readable bytes from an address of V8's memory on, `size` at most."""
         return self._read(avma, size) if 0 < avma < _LIMIT - size else b""
 
     def word(self, avma: int) -> int:
-        """Return the 64-bit word at an address.
+        """Return the 64-bit word at an address of V8's memory.
 
         Raises:
             FormatError: The word is not readable.
@@ -232,7 +234,7 @@ class V8Heap:
         return int.from_bytes(self.read(avma, _WORD), "little")
 
     def number(self, avma: int) -> int:
-        """Return the unsigned 32-bit number at an address.
+        """Return the unsigned 32-bit number at an address of V8's memory.
 
         Raises:
             FormatError: The number is not readable.
@@ -240,7 +242,7 @@ class V8Heap:
         return int.from_bytes(self.read(avma, 4), "little")
 
     def field(self, pointer: int, offset: int) -> int:
-        """Return the word at an offset of an object, without the mark of a weak reference.
+        """Return the word at an offset of a V8 object, without the mark of a weak reference.
 
         Raises:
             FormatError: The field is not readable.
@@ -263,7 +265,7 @@ class V8Heap:
         return first | 1
 
     def type_of(self, pointer: int) -> int:
-        """Return the type of an object.
+        """Return the instance type of a V8 object.
 
         Raises:
             FormatError: There is no object.
@@ -285,7 +287,7 @@ class V8Heap:
         return found
 
     def type_word(self, kind: int) -> int:
-        """Return the type that a map states for its objects.
+        """Return the instance type that a V8 map states for its objects.
 
         Raises:
             FormatError: The map is not readable.
@@ -293,14 +295,14 @@ class V8Heap:
         return int.from_bytes(self.read((kind & ~3) + self.layout.at["instance_type"], 2), "little")
 
     def has_type(self, pointer: int, name: str) -> bool:
-        """Return True if there is an object of a type, which `name` states as in V8Layout.at."""
+        """Return True if there is a V8 object with this instance type at an address; `name` is a key of V8Layout.at."""
         try:
             return self.type_of(pointer) == self.layout.at[name]
         except FormatError:
             return False
 
     def array(self, pointer: int, most: int) -> bytes:
-        """Return the words of an array, or the first `most` of them.
+        """Return the words of a V8 array, or the first `most` of them.
 
         Raises:
             FormatError: The array is not readable or not plausible.
@@ -312,7 +314,7 @@ class V8Heap:
         return self.read((pointer & ~3) + at["array_data"], min(length, most) * _WORD)
 
     def byte_array(self, pointer: int, most: int) -> bytes:
-        """Return the content of an array of bytes.
+        """Return the content of a V8 byte array.
 
         Raises:
             FormatError: The array is not readable, or longer than `most`.
@@ -330,7 +332,7 @@ class V8Heap:
             return False
 
     def text(self, pointer: int, most: int) -> str:
-        """Return the first `most` characters of a string.
+        """Return the first `most` characters of a V8 string.
 
         Raises:
             FormatError: There is no string, or it has more than MAX_PARTS parts.

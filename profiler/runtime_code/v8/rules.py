@@ -15,19 +15,19 @@ from pyprof.model.arch import Arch
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 
 _PROLOGUE = b"\x55\x48\x89\xe5"
-"""push %rbp; mov %rsp,%rbp."""
+"""Machine code that links a frame in V8's code: push %rbp; mov %rsp,%rbp."""
 MAX_ENTRY = 96
 """Maximum number of bytes of compiled code before its prologue: checks whether the code is still valid."""
 _LEFT = re.compile(rb"(?:\x48\x8b\xe5|\x48\x89\xec)\x5d|\xc9(?=\x59)", re.DOTALL)
-"""Pattern of the end of a frame: mov %rbp,%rsp; pop %rbp, or leave before pop %rcx."""
+"""Pattern of the instructions that remove a frame in V8's code: mov %rbp,%rsp; pop %rbp, or leave before pop %rcx."""
 _POPPED = re.compile(rb"(?:(\x59).{3,12}?\x51|(\x41\x5a).{3,12}?\x41\x52)\xc3", re.DOTALL)
-"""Pattern of a return that removes the arguments: pop %rcx ... push %rcx; ret, or the same with %r10."""
+"""Pattern of a return in V8's code that removes the arguments: pop %rcx ... push %rcx; ret, or the same with %r10."""
 _GONE = re.compile(rb"\xc3|\xc2..|\x41?\xff[\xe0-\xe7]|\xe9.{4}", re.DOTALL)
-"""Pattern of a return or a jump."""
+"""Pattern of a return or a jump in V8's code."""
 _CALL = 0xE8
 _MAX_TAIL = 64
 INTERPRETER = "InterpreterEntryTrampoline"
-"""Name of V8's function that runs interpreted functions."""
+"""Name of the builtin function by which V8 runs interpreted functions."""
 
 _Part = tuple[int, int, Rule]
 
@@ -57,7 +57,7 @@ class V8FrameRules:
         return self._rows(start, code, [(0, begin, self.entered), *self._building(begin)])
 
     def builtin(self, name: str, start: int, code: bytes) -> FunctionRows | None:
-        """Return the unwind rows of a function that V8 brings along, or None if it is not of a known form."""
+        """Return the unwind rows of a function that is built into V8, or None if its code has no known form."""
         if name.endswith("Handler"):
             return FunctionRows(start, start + len(code), (start,), (self.linked,)) if code else None
         begin = code.find(_PROLOGUE)
@@ -75,7 +75,9 @@ class V8FrameRules:
         return [(begin, begin + 1, self.entered), (begin + 1, begin + len(_PROLOGUE), self._pushed)]
 
     def _rows(self, start: int, code: bytes, parts: list[_Part]) -> FunctionRows:
-        """Return the unwind rows of code that has a frame outside these parts and after its frames' ends."""
+        """Return the unwind rows of V8's code: it has a frame except in the given parts and after the ends of its
+        frames.
+        """
         parts = list(parts)
         done = max((end for _, end, _ in parts), default=0)
         for left in _LEFT.finditer(code, done):
@@ -93,7 +95,7 @@ class V8FrameRules:
 
 
 def _fill(start: int, size: int, parts: list[_Part], base: Rule) -> FunctionRows:
-    """Return the unwind rows of some code: those of its parts, and `base` between them."""
+    """Return the unwind rows of some V8 code: those of its parts, and `base` between them."""
     starts, rules = [0], [base]
     for first, high, rule in sorted(parts, key=lambda part: part[0]):
         low = max(first, starts[-1])
@@ -111,10 +113,10 @@ def _fill(start: int, size: int, parts: list[_Part], base: Rule) -> FunctionRows
 
 
 class Builtins:
-    """The functions that V8 brings along, by address."""
+    """The functions that are built into V8, by address."""
 
     def __init__(self, functions: list[tuple[int, str]], ranges: tuple[tuple[int, int], ...]) -> None:
-        """Index V8's own functions.
+        """Index the functions that are built into V8.
 
         Args:
             functions: Start and name of each, ascending.
@@ -125,7 +127,7 @@ class Builtins:
         self.ranges = ranges
 
     def find(self, pc: int) -> tuple[str, int, int] | None:
-        """Return (name, start, end) of the function at an address, or None."""
+        """Return (name, start, end) of the built-in function of V8 at an address, or None."""
         for low, high in self.ranges:
             if low <= pc < high:
                 first = self.ranges[0][0]

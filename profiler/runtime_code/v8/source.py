@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 
 ARCHES = ("x86_64",)
 REST = 50
-"""Factor that limits the checks of known code: code whose check took t is not checked again for REST * t."""
+"""Factor that limits the checks of known V8 code: code whose check took t is not checked again for REST * t."""
 MIN_REST_NS = 500_000_000
-"""Minimum time in nanoseconds between two checks of known code."""
+"""Minimum time in nanoseconds between two checks of known V8 code."""
 WAITING_AGE_NS = 5_000_000_000
 """Time in nanoseconds for which a BytecodeArray at an address is taken as the same."""
 MAX_WAITING = 1 << 10
 """Maximum number of functions, and of offsets in one, of frames that wait for the name of their function."""
 MAX_FRAMES = 1 << 16
-"""Maximum number of functions and lines of frames that are remembered."""
+"""Maximum number of functions and lines of JavaScript frames that are cached."""
 MAX_INSTANCES = 1 << 8
 """Maximum number of WebAssembly instances whose functions are remembered."""
 MAX_MISSES = 1 << 14
 MAX_RETRIES = 128
-"""Maximum number of addresses without code that are looked up again. If there are more, all count as unknown."""
+"""Maximum number of addresses without V8 code that are looked up again. If there are more, all count as unknown."""
 MAX_PLACES = 1 << 16
-"""Maximum number of addresses of one piece of code whose inlined functions are remembered."""
+"""Maximum number of addresses of one piece of V8 code whose inlined functions are cached."""
 MAX_BUILTINS = 64 << 20
-"""Maximum size in bytes of the code that V8 brings along."""
+"""Maximum size in bytes of the code that is built into V8."""
 
 _CODE_PART = 1 << 18
 """Size in bytes of the part of V8's memory for code to which frames of lost code are assigned."""
@@ -141,7 +141,9 @@ class V8Code(NoImage):
         return True
 
     def _examine(self, scan: CodeScan) -> bool:
-        """Drop the code that has changed. Return True if any has, or if missing code may exist now."""
+        """Drop the V8 code that has changed. Return True if code has changed, or if code may now be where none was
+        found before.
+        """
         engine = self._engine
         assert engine is not None
         engine.begin_check()
@@ -177,7 +179,7 @@ class V8Code(NoImage):
         return self._engine.read_code(pc, mapping.start)
 
     def load(self, pc: int) -> None:
-        """Read the piece of V8's generated code at an address if there is one."""
+        """Read the piece of V8's generated code at an address, if there is one."""
         if self._engine is None or pc in self._misses:
             return
         from pyprof.runtime_code.v8.engine import BUILTIN, JsCode
@@ -198,7 +200,7 @@ class V8Code(NoImage):
         """Read nothing: V8 has no list of its code that could be read from outside."""
 
     def load_places(self, span: Span[JsCode], pc: int) -> None:
-        """Find the functions, with inlined ones, at a lookup pc of optimised code."""
+        """Find the JavaScript functions, with inlined ones, at a lookup pc of optimised code."""
         if self._engine is not None and len(span.value.places) < MAX_PLACES:
             span.value.places[pc] = self._engine.find_places(span.value, pc)
 
@@ -361,7 +363,9 @@ class V8Code(NoImage):
         return span
 
     def _find_function(self, function: int, bytecode: int, code: int, memory: LaneMemory, fp: int) -> JsFunction | None:
-        """Return the function of a frame, also if the garbage collector has moved its JSFunction meanwhile."""
+        """Return the JavaScript function of a frame, also if the garbage collector has moved its JSFunction since the
+        sample.
+        """
         assert self._engine is not None
         running = bytecode, code
         shared = self._engine.find_shared(function, *running)
@@ -384,7 +388,7 @@ class V8Code(NoImage):
         return found
 
     def _wait(self, key: tuple[int, int, int], code: int, start: int, end: int) -> Span[JsCode] | None:
-        """Return the description of a frame whose function is not readable now. A later sample may name it.
+        """Return the description of a JavaScript frame whose function is not readable now. A later sample may name it.
 
         Until the next check the function is not looked for again, because that would cost much for each frame.
         """
@@ -402,7 +406,9 @@ class V8Code(NoImage):
         return span
 
     def _line_of(self, function: JsFunction, bytecode: int, offset: int) -> int:
-        """Return the line of an interpreted frame: the one in which the function begins if V8 has no positions."""
+        """Return the line of an interpreted JavaScript frame: the first line of the function if V8 has no source
+        positions.
+        """
         assert self._engine is not None
         if bytecode not in self._bytecode_lines:
             if len(self._bytecode_lines) >= MAX_FRAMES:
@@ -417,7 +423,7 @@ class V8Code(NoImage):
 
 
 def find_builtins(space: AddressSpace, symbols: Mapping[bytes, int]) -> Builtins:
-    """Return the functions that V8 brings along: in its file, and where V8 has mapped it again near its own code.
+    """Return the functions that are built into V8: in its file, and where V8 has mapped them again near its own code.
 
     Args:
         space: The address space.

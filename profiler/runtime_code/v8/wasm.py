@@ -14,19 +14,19 @@ from collections.abc import Callable
 import numpy as np
 
 MAX_TABLE = 1 << 20
-"""Maximum number of bytes that are read from the beginning of a jump table on."""
+"""Maximum number of bytes that are read of a WebAssembly module's jump table."""
 MAX_FUNCTION = 1 << 20
-"""Maximum distance in bytes from an address to the begin of its function."""
+"""Maximum distance in bytes from an address back to the start of its WebAssembly function."""
 _INSTANCE = 512
 """Number of bytes of an instance in which the address of the jump table is searched."""
 _LINE = 64
-"""Size in bytes of a line of the jump table, and alignment of code."""
+"""Size in bytes of a line of a WebAssembly jump table, and alignment of its code."""
 _PAGE = 4096
 _JUMP = 0xE9
 _LAZY = re.compile(rb"\x68(....)\xe9....\x68(....)\xe9", re.DOTALL)
 """Pattern of two entries of functions that are not compiled yet: push number; jmp."""
 _ENTRY = re.compile(rb"\x55\x48\x89\xe5\x6a\x08", re.DOTALL)
-"""Pattern of the beginning of a function: push %rbp; mov %rsp,%rbp; push the mark of a WebAssembly frame."""
+"""Pattern of the first instructions of a WebAssembly function: push %rbp; mov %rsp,%rbp; push the mark of its frame."""
 
 Read = Callable[[int, int], bytes]
 

@@ -69,7 +69,7 @@ class BackgroundSymbolizer:
         return numbers if self._asked or window is None else [number for number in numbers if number in window.wanted]
 
     def taken(self, batch: SampleBatch) -> None:
-        """Note that a batch was unwound, so that its new frames can get names in the background.
+        """Note that a batch was unwound, so that the names of its new frames can be resolved in the background.
 
         Background work stops if the sampler reads the target's memory for the worker, because the sampler then waits
         for each response.
@@ -79,7 +79,7 @@ class BackgroundSymbolizer:
         self.due = not self._asked and (not batch.stopped or self._batches > AFTER_BATCHES)
 
     def turn(self) -> bool:
-        """Run one step of background symbolization: resolve symbols of new frames, or read their lines.
+        """Run one step of background symbolization: resolve the symbols of new frames, or read their source lines.
 
         A step may be interrupted anywhere, and is then not repeated.
         """
@@ -153,7 +153,7 @@ def _in_file(key: FrameKey, spaces: Mapping[int, AddressSpace]) -> bool:
 
 
 class _Seen:
-    """The part of a window whose frames the background symbolizer has seen.
+    """The frames of a window that the background symbolizer has already taken into account.
 
     Attributes:
         table: The stack tree.

@@ -118,7 +118,7 @@ trunk or the number of the chain; and the address space.
 
 
 class _Known(NamedTuple):
-    """Known merged stacks with the same key, which differ only in their innermost frames.
+    """Merged stacks with the same key, which are in the tree already and differ only in their innermost frames.
 
     Attributes:
         outer: Node outside of the first frame that can differ.
@@ -248,7 +248,7 @@ class MatchedStacks:
         return found
 
     def _put(self, key: Key, words: list[int], chain: Chain, at: list[int]) -> int:
-        """Add a merged stack to the tree and remember its key.
+        """Add a merged stack to the tree, and cache it by its key.
 
         Args:
             key: Key of the stack.
@@ -310,7 +310,7 @@ def _short(frames: bytes, owners: bytes) -> bytes | tuple[bytes, bytes]:
 
 
 def _held(batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]) -> npt.NDArray[np.bool_]:
-    """Return for each unwound frame whether it is a frame of an interpreter's evaluator, as a bool array."""
+    """Return a bool array that is True for each unwound frame of an interpreter's evaluator."""
     at = walk.pc - ~walk.exact
     if len(evaluators) == 1:
         (only,) = evaluators.values()
@@ -324,7 +324,7 @@ def _held(batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]) -> 
 
 
 def _placed(walk: Walk, lanes: _I64, marks: list[tuple[int, ...]], held: npt.NDArray[np.bool_]) -> _Placed:
-    """Assign each C stack marker to the native frame whose stack range contains it.
+    """Find for each C stack marker the native frame whose stack range contains it.
 
     Args:
         walk: The unwound frames.

@@ -127,7 +127,7 @@ class Runtimes:
             return ""
 
     def rehearse(self, pid: int) -> None:
-        """Inspect a process of pyprof itself for practice, because a Python program is about to start.
+        """Inspect a process of pyprof itself in advance, because a Python program is about to start.
 
         This loads the modules that inspect an interpreter. If the program is the same file, its layout is known before
         it starts.
@@ -173,7 +173,7 @@ class Runtimes:
             readers.current.read_names()
 
     def named(self, threads: tuple[ThreadInfo, ...]) -> tuple[ThreadInfo, ...]:
-        """Return the threads with the names that their interpreters gave them.
+        """Return the threads with the names that the program gave them through its interpreter.
 
         If several threads had the same tid, only the last one is renamed. Earlier ones got their names when they ended
         (StackReader.left).

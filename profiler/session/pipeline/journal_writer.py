@@ -62,7 +62,9 @@ class _Lineless:
 
 
 Within = Callable[[Callable[[], Resolved]], Resolved | None]
-"""Function that runs a job which may be interrupted anywhere. Returns None if there was no time for it."""
+"""Function that runs a job with a time limit: the job may be interrupted anywhere. It returns None if there was no time
+for the job.
+"""
 
 
 class NameProgress(Protocol):
@@ -162,7 +164,7 @@ class JournalWriter:
         return SampleColumns(rows.time_ns, thread, stack, values, (rows.state | rows.taken).astype(np.int32), rows.cpu)
 
     def _effort(self) -> Summary:
-        """Return the current counters of the recording for the journal, with the known problems of files."""
+        """Return the current counters of the recording, with the known problems of files, for the journal."""
         counted, problems = self._session.recorder.counted(), self._session.diagnostics.problems
         lacking = tuple(ModuleSummary(path, "", 0, tuple(sorted(found))) for path, found in sorted(problems.items()))
         return replace(effort(counted, self._naming.rate_hz, self._cost()), modules=lacking)
@@ -215,7 +217,7 @@ class JournalWriter:
     def _known(
         self, threads: Iterable[tuple[tuple[int, int], ThreadInfo]]
     ) -> tuple[tuple[ThreadInfo, ...], dict[int, ThreadInfo]]:
-        """Return the threads that are new in the journal, and the threads whose name has changed by their index."""
+        """Return the threads that the journal lacks, and by index the threads whose name has changed."""
         new: list[ThreadInfo] = []
         renamed: dict[int, ThreadInfo] = {}
         for number, each in threads:

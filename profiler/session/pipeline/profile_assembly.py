@@ -99,7 +99,7 @@ class _Split:
         return [*before, frame]
 
     def _taken_apart(self, frame: int) -> tuple[int, int]:
-        """Return two frames in place of one: the function, and the functions that were inlined into it."""
+        """Return two frames in place of one: the function itself, and the functions that were inlined into it."""
         if frame not in self._parts:
             whole = self._profile.frames[frame]
             outer = replace(whole, lines=whole.lines[-1:])
@@ -113,7 +113,7 @@ LANGUAGES = tuple(Language(kind.language, kind.evaluators, kind.hint) for kind i
 
 
 def effort(counted: WindowStatistics, rate_hz: float, own: OwnCost) -> Summary:
-    """Summarize the collector's work and the counters of a window: everything that does not depend on samples.
+    """Summarize the statistics of a window that do not depend on its samples: the collector's work, and counters.
 
     Args:
         counted: Statistics of the window.
@@ -291,7 +291,7 @@ def without_tracepoint_frames(profile: Profile) -> Profile:
 
 
 def amounts(window: Window | Rows, period_ns: int) -> npt.NDArray[np.int64]:
-    """Return the values (samples and nanoseconds) of each row of a window.
+    """Return the values (number of samples, nanoseconds) of each row of a window.
 
     A row with a known length counts as the number of sampling periods in it. The rest of a period is carried over to
     the next row of the thread, so the sum over a thread matches its time. If all rows are equal, they share one row in
@@ -360,8 +360,8 @@ def list_threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np
 
 
 def _numbered(threads: list[ThreadInfo]) -> tuple[ThreadInfo, ...]:
-    """Append #2, #3, ... to the names of later threads that have the same tid and name as earlier ones; likewise for
-    processes.
+    """Append #2, #3, ... to the names of threads, and of processes, that have the same number and name
+    as earlier ones.
     """
     lives: dict[tuple[int, str], list[ProcessKey]] = {}
     for thread in sorted(threads, key=lambda thread: thread.process_started):

@@ -46,7 +46,7 @@ class ActivationShape:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A place in an unwound stack where the unwinder continues.
+    """The place in an unwound stack at which the unwinder continues from an evaluator frame.
 
     Attributes:
         lane: Index of the sample.
@@ -244,7 +244,7 @@ def _lane(walk: Walk, lane: int) -> _Frames:
 
 
 def _replaced(walk: Walk, changed: dict[int, _Frames]) -> Walk:
-    """Replace the frames of some samples in an unwound batch."""
+    """Return an unwound batch in which the frames of some samples are replaced."""
     counts = np.diff(walk.start)
     end, missing, top, lacks = walk.end.copy(), walk.missing.copy(), walk.top.copy(), walk.lacks_register.copy()
     for lane, frames in changed.items():

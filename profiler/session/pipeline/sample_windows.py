@@ -251,8 +251,8 @@ class Recorder:
             self._repair.repair_batch(fresh, found.walk, rows, first, live)
 
     def _wait_otherwise(self, batch: SampleBatch, rows: Rows) -> None:
-        """Update the kernel frames of threads that have not run since their last sample but now wait for something
-        else.
+        """Update the kernel frames of threads that have not run since their last sample but now wait
+        in another place.
         """
         assert batch.kernel_stack is not None
         for lane in np.flatnonzero((batch.kind == SampleKind.UNCHANGED) & (batch.kernel_stack > 0)).tolist():
@@ -335,7 +335,7 @@ class Recorder:
         return part
 
     def _window(self, began: _Beginning, rows: Rows, stacks: StackTable) -> Window:
-        """Return a window of the recording that has these rows."""
+        """Return a window of the recording with the given rows."""
         counted = self._counted(began)
         start_ns = began.with_samples(rows.time_ns[rows.length_ns < 0])
         duration_ns = began.ns + counted.duration_ns - start_ns
@@ -480,7 +480,9 @@ def _clipped(rows: Rows, duration_ns: int) -> tuple[npt.NDArray[np.int64], int]:
 
 
 def _taken(batch: SampleBatch) -> npt.NDArray[np.int16]:
-    """Return how each sample of a batch was taken: (n,) SampleState, 0 for samples that the kernel took."""
+    """Return the SampleState that says how each sample of a batch was taken, shape (n,); 0 for samples that the kernel
+    took.
+    """
     of_kind = np.zeros(len(SampleKind), np.int16)
     of_kind[SampleKind.STOPPED] = SampleState.STOPPED if batch.stopped else 0
     of_kind[SampleKind.BLOCKED] = SampleState.ASLEEP

@@ -74,7 +74,7 @@ class Merger(Protocol):
         ...
 
     def merge(self, batch: SampleBatch, walk: Walk) -> tuple[dict[int, Merge], npt.NDArray[np.int32]]:
-        """Find the places of each sample's interpreter frames in its native stack.
+        """Find the place of each sample's interpreter frames in its native stack.
 
         Returns:
             (insertions by sample index, SampleState of each sample).
@@ -219,7 +219,7 @@ def _with_kernel(
 
 
 def _needed(batch: SampleBatch, walk: Walk) -> dict[int, Mark]:
-    """Return the marker frames of stacks that an option has truncated, by sample index.
+    """Return the marker frames of truncated stacks for which an option would copy more, by sample index.
 
     A marker names the value that would be enough.
     """

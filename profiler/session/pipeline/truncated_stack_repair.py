@@ -42,7 +42,7 @@ copy; bytes below it.
 
 @dataclass(slots=True)
 class _Cut:
-    """Samples whose stacks are truncated at the same point.
+    """Samples of one thread whose stacks are truncated at the same point.
 
     Attributes:
         until: Number of the batch after which the repair is given up.
@@ -133,7 +133,7 @@ class TruncatedStackRepair:
         self._rows -= len(cuts.pop(joint).rows)
 
     def _match(self, thread: int, batch: SampleBatch, walk: Walk, lanes: I64, nodes: list[int]) -> None:
-        """Compare complete stacks of a thread, given as sample indices and nodes, with its truncated ones."""
+        """Compare complete stacks of a thread (sample indices and nodes) with its truncated ones."""
         cuts = self._cuts[thread]
         for joint, cut in list(cuts.items()):
             for lane, node in zip(lanes.tolist(), nodes, strict=True):
@@ -149,7 +149,7 @@ class TruncatedStackRepair:
             del self._cuts[thread]
 
     def _settle(self, cut: _Cut, outer: tuple[FrameKey, ...]) -> bool:
-        """Complete truncated stacks with the outer frames of a complete stack.
+        """Complete truncated stacks with the outer frames of a later complete stack.
 
         Returns:
             False if an earlier complete stack had other outer frames. The repair is then undone.

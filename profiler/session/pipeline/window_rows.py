@@ -163,7 +163,7 @@ class RowStore:
             self._first, self._used = len(self), 0
 
     def amend(self, number: int, node: int, state: int | None = None) -> None:
-        """Change the stack tree node of a row, and its state unless that is None."""
+        """Change the stack node of a stored row and, unless it is None, its state."""
         nodes: I32 | dict[int, int] = self._open.node
         states: I16 | dict[int, int] = self._open.state
         first = self._first
@@ -208,14 +208,14 @@ class SurroundedStacks:
         self._known: dict[tuple[int, Surroundings, int], int] = {}
 
     def refer(self, batch: SampleBatch, nodes: npt.NDArray[np.int32]) -> None:
-        """Remember stacks of wakers, which later samples of waits name by tid and time."""
+        """Store the stacks of wakers, to which later samples of waits refer by tid and time."""
         if len(self._referred) > _MOST:
             self._referred.clear()
         keys = zip(batch.tid.tolist(), batch.time_ns.tolist(), strict=True)
         self._referred.update(zip(keys, nodes.tolist(), strict=True))
 
     def surround(self, batch: SampleBatch, rows: Rows) -> None:
-        """Add locks and wakers to the stacks of a batch's rows, whose own stacks must be known."""
+        """Add the lock or the waker to the stack of each wait in a batch."""
         for lane, around in batch.around.items():
             waker = self._referred.get(around.waker, 0)
             key = (int(rows.node[lane]), around._replace(waker=(0, 0)), waker)
@@ -340,7 +340,7 @@ class LastStacks:
         return self._last.keys()
 
     def follow(self, rows: Rows) -> None:
-        """Give each row of a sample without new stack (UNCHANGED) the stack of the previous sample of its thread."""
+        """Give each sample of a thread that has not run (UNCHANGED) the stack of the thread's previous sample."""
         order = np.argsort(rows.thread, kind="stable")
         thread, node, state = rows.thread[order], rows.node[order], rows.state[order]
         firsts = np.flatnonzero(np.diff(thread, prepend=np.int32(-1)))

@@ -159,8 +159,8 @@ def _word(value: object) -> int:
 
 
 def answer_questions(channel: Channel, then: Callable[[], None]) -> None:
-    """Start the worker's thread that serves the sampler's requests for interpreter symbols. The worker must be confined
-    by then.
+    """Start the thread of the worker that answers the sampler's requests for interpreter symbols. The worker must be
+    confined by then.
 
     Args:
         channel: Channel to the sampler.

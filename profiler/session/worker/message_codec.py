@@ -126,7 +126,7 @@ class Packer:
         return [out.getvalue(), *(buffer.raw() for buffer in buffers)], fds
 
     def news(self) -> ProcessUpdate:
-        """Return what has changed in the objects that were sent to the worker, since the last call."""
+        """Return the changes since the last call of the objects that were sent to the worker."""
         ended, gone, contested = [], [], {}
         for number, sent in list(self._sent.items()):
             image = sent.image()
@@ -447,8 +447,8 @@ class SentChainCache:
         return _found(self._chains, number)
 
     def alike(self, trunk: int) -> Chain | None:
-        """Return a cached frame chain that differs at most in its innermost instruction, and mark it as most recently
-        used.
+        """Return a cached chain of interpreter frames that differs at most in its innermost instruction, and mark it as
+        most recently used.
         """
         return _found(self._trunks, trunk)
 

@@ -147,7 +147,7 @@ def _value(data: Sequence[Part], kind: type[Value]) -> Value:
 
 
 class _Overtime:
-    """The deadline for the work after the end of a recording, first in the sampler and then in the worker.
+    """The time limit for the work after the end of a recording, first of the sampler and then of the worker.
 
     Attributes:
         looping: True while the sampler's loop runs.
@@ -228,7 +228,9 @@ class _Overtime:
         return min(names_s - self._had_s(now), self._elapsed_s() - (now - self._began))
 
     def _had_s(self, now: float) -> float:
-        """Return the seconds since the deadline's clock started, without waits for a processor."""
+        """Return the seconds that have passed since the clock of the time limit started, without waits
+        for a processor.
+        """
         return max(now - self._began - (self._waited_s() - self._waited_before_s), 0)
 
     def _elapsed_s(self) -> float:

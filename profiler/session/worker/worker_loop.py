@@ -195,7 +195,7 @@ class _Observed:
     def begin_keeping(
         self, begin: Callable[[JournalBeginning, int], Journal | None], number: int, within: Within
     ) -> None:
-        """Write the current window to the sink's journal while it grows.
+        """Start a journal of the current window, which grows with it, for the window's sink.
 
         Args:
             begin: Opens the journal.
@@ -413,8 +413,8 @@ class Service:
         self._keeper.deliver(ask.sink, parts, ask.delivered, partial(self._trim, ask))
 
     def _packed(self, window: Window, ask: ProfileRequest) -> list[Part]:
-        """Encode the profile of a window with all names, or only with those that are already resolved if the deadline
-        passes. If it has passed before, the names of symbol tables are read.
+        """Encode the profile of a window with all names. If the deadline passes, it has only the names that are already
+        resolved.
         """
         found = partial(self._observed.profile, window, ask.state, ask.extent, ask.requested)
         if self._deadline.late:

@@ -92,7 +92,7 @@ class Data:
 
 
 def _whole(view: memoryview) -> bytes:
-    """Return the bytes object behind a memoryview without a copy if the view covers all of it."""
+    """Return the bytes object behind a memoryview, without a copy, if the view covers all of it."""
     whole = view.obj
     return whole if isinstance(whole, bytes) and len(whole) == len(view) else bytes(view)
 
@@ -151,7 +151,7 @@ class FormSizes(NamedTuple):
     address_size: int
 
     def size(self, form: int) -> int | None:
-        """Return the size in bytes of a DWARF form, None if it is not fixed."""
+        """Return the size in bytes of a DWARF attribute form, None if it is not fixed."""
         if form in FIXED:
             return FIXED[form]
         if form == ADDR:

@@ -64,7 +64,7 @@ def read_aranges(data: Data) -> Aranges:
 
 
 def _of_size(data: Data, size: int, sets: list[_Set]) -> Aranges:
-    """Return the address ranges of .debug_aranges sets with this address size, unsorted. A pair of zeros ends a set."""
+    """Return the address ranges of those .debug_aranges sets that have this address size, unsorted."""
     unit = np.array([each[1] for each in sets], np.uint64)
     ranges = np.array([each[2] for each in sets], np.int64)
     count = np.array([each[3] for each in sets], np.int64)
@@ -81,7 +81,7 @@ def _of_size(data: Data, size: int, sets: list[_Set]) -> Aranges:
 
 
 def _sets(data: Data) -> list[_Set]:
-    """Return the headers of all sets in .debug_aranges. The loop is short because a libc has two thousand sets."""
+    """Return the headers of all sets in .debug_aranges."""
     head = struct.Struct(("<" if data.byteorder == "little" else ">") + "IHIB")
     content, whole, unpack, header = data.bytes, len(data), head.unpack_from, head.size
     found: list[_Set] = []

@@ -25,7 +25,7 @@ from pyprof.fleet.wire.segment_names import SegmentName
 _LOOK_S = 1.0
 _FIRST_S, _MAX_S = 1.0, 300.0
 _ODD = frozenset({"unavailable", "timeout", "nonsense", "otherwise"})
-"""Kinds of failures that one segment alone may cause, so that it is set aside after enough attempts."""
+"""Kinds of failures whose cause may be the segment itself. The segment is set aside after enough attempts."""
 _TRIES = 6
 """Number of attempts to send a segment after which another one is tried, to see whether the segment causes the
 failure.
@@ -78,8 +78,8 @@ class Pusher:
         self._ending.set()
 
     def lag(self) -> tuple[int, int, float]:
-        """Return (segments, bytes) in the sink's queue, and the seconds since the end of the oldest window in it, 0 for
-        none.
+        """Return (segments, bytes, seconds) of the sink's queue: its size, and the time since the end of its oldest
+        window, 0 if it is empty.
         """
         with self._writing:
             place = self._spool.inventory.place(f"{QUEUE}/{self.name}")
@@ -108,7 +108,7 @@ class Pusher:
         return self.sent - before
 
     def _tried_one(self, name: SegmentName) -> bool:
-        """Try to send a segment, and return False if it must wait."""
+        """Try to send one segment, and return False if it must be sent later."""
         try:
             self._push(name)
         except NotSent as error:
@@ -158,8 +158,8 @@ class Pusher:
         self._conditions.end("push_failing", sink=self.name)
 
     def _waits(self, name: SegmentName, word: str, about: str, after_s: float = 0.0, stated: str = "") -> bool:
-        """Record a failed attempt to send a segment. Return True if the segment itself caused the failures and was set
-        aside.
+        """Record a failed attempt to send a segment. Return True if the segment was set aside, because it caused the
+        failures itself.
         """
         with self._writing:
             self._diagnostics.count(LATER[word])

@@ -100,7 +100,7 @@ def packed(profile: Profile) -> bytes:
 
 
 def cut(profile: Profile, max_bytes: int = MAX_BYTES) -> Iterator[Profile]:
-    """Split a profile by stacks into parts with limited numbers of samples and bytes, for a receiver of pprof.
+    """Split a profile by stacks into parts that a receiver of pprof accepts, by their numbers of samples and bytes.
 
     Raises:
         RefusedForGood: One stack is too large.

@@ -88,7 +88,7 @@ _ON_DATE = "on date"
 
 
 def wrong(target: PushTarget) -> str:
-    """Return what is wrong with the combination of a sink's settings, "" for nothing."""
+    """Return an error about the combination of a sink's settings, "" if it is valid."""
     values = target.values
     if values.get("token_file") and values.get("password_file"):
         return "token_file and password_file: one of them"
@@ -101,7 +101,7 @@ def wrong(target: PushTarget) -> str:
 
 
 def missing(target: PushTarget) -> str:
-    """Return which file or folder of a sink cannot be used at this moment, "" for none. Pushes fail without it."""
+    """Return the file or folder of a sink that cannot be used at this moment, "" if there is none."""
     from pyprof.fleet.wire.push_client import Credentials, ca
     from pyprof.fleet.wire.push_responses import NotSent
 
@@ -122,7 +122,7 @@ def missing(target: PushTarget) -> str:
 
 
 def made(target: PushTarget, on_date: Callable[[float], None] = lambda ahead_s: None) -> SegmentSink:
-    """Create the sink of a [[push]] table; on_date is that of Endpoint.
+    """Create the sink that a [[push]] table describes; on_date is that of Endpoint.
 
     Raises:
         UsageError: A library is missing.

@@ -26,7 +26,7 @@ _MAX_WAITING = 4000
 _MAX_AT_ONCE = 2000
 _PAUSE_S, _MAX_PAUSE_S, _AFTER_FAILURE_S = 1.0, 3.0, 5.0
 _FEW = 100
-"""Rate in segments per second above which insertions become less frequent, because a few large blocks cost least."""
+"""Rate in segments per second above which the server inserts less often, because a few large blocks cost least."""
 _LOOK_S = 600.0
 _FAILURE_LOG_S = 60.0
 """Minimum time between two log lines about the same database failure, in seconds."""
@@ -56,8 +56,8 @@ class _PendingSegments:
             self._times[rows.tenant, rows.name.path] += 1
 
     def passes_over(self, tenant: str, name: SegmentName) -> bool:
-        """Return True if a segment's file is about to be written, and note that the search for missing files skipped
-        it.
+        """Return True if the file of a segment is about to be written, and record that the search for missing files has
+        skipped it.
         """
         with self._lock:
             coming = (tenant, name.path) in self._times
@@ -207,9 +207,7 @@ class Indexer:
         return listed
 
     def _bring_in(self) -> None:
-        """Insert the segments that wait now into the database. Later ones go into the next block, because a few large
-        blocks cost least.
-        """
+        """Insert the queued segments into the database in one block. Later segments go into the next block."""
         left = len(self._waiting)
         while left:
             block = [self._waiting.popleft() for _ in range(min(left, _MAX_AT_ONCE))]

@@ -42,7 +42,7 @@ their system calls takes longer. Windows of 400 stacks are half as large.
 LARGE = 1 << 23
 """Inflated size in bytes from which a request body is read in another process, one at a time."""
 ELSEWHERE = min(os.cpu_count() or 1, 4)
-"""Number of expensive request bodies that are read at once, each by another process."""
+"""Maximum number of expensive request bodies that are read at once, each in another process."""
 _MAX_LARGE, _MAX_WAITING = 4, 64
 """Maximum number of a tenant's large request bodies, and of its other expensive bodies, that wait for a process."""
 MAX_HELD = 1 << 29
@@ -342,7 +342,7 @@ class IngestApp:
             self._idle.append(reader)
 
     def _adopted(self, rows: SegmentRows) -> SegmentRows:
-        """Check rows that another process made of a segment, and move their stacks to the tenant's cache in this
+        """Check the rows that another process read from a segment, and add their stacks to the tenant's cache in this
         process.
 
         Raises:
@@ -364,7 +364,7 @@ class IngestApp:
         return rows
 
     def _kept(self, rows: SegmentRows, data: bytes) -> bool:
-        """Store a received segment, and return True if it is new.
+        """Store a received segment, and return True if the server did not have it yet.
 
         Raises:
             Refused: The disk is full.
@@ -384,7 +384,7 @@ class IngestApp:
         return new
 
     def _named(self, path: bytes) -> SegmentName:
-        """Return the segment that a request's path names; its parts are those of the segment's path in a spool.
+        """Return the name of the segment that the path of a request states.
 
         Raises:
             Refused: The name is wrong.

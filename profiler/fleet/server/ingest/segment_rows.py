@@ -136,7 +136,7 @@ _MAX_OF_LABELS = 1 << 21
 """Maximum number of characters in all label sets of a segment."""
 _HALVES = struct.Struct("<QQ")
 _BARE = re.compile(r"!0x[0-9a-f]+$")
-"""Pattern of the title of a function of which only the start address is known."""
+"""Pattern of the title of a function without a name, of which only the start address is known."""
 _MOST = 1 << 50
 """Maximum length of a window in nanoseconds and maximum sum of its values (13 days), so that thousands of windows have
 a sum.
@@ -373,7 +373,7 @@ def _numbers(
 
 
 def _facts(frames: Sequence[ShownFrame]) -> StackFacts:
-    """Return the properties of a whole stack that the database stores, from its frames, outermost first."""
+    """Return the properties that the database stores for each stack, from its frames, outermost first."""
     if not frames:
         return StackFacts()
     cut = next((frame.build for frame in frames if not frame.is_marker), None) if frames[0].is_cut else None

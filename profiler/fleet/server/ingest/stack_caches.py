@@ -89,7 +89,7 @@ class FrameCache:
         self._lock = threading.Lock()
 
     def part(self, texts: Iterable[int]) -> FrameCache:
-        """Return a copy of the frame cache with only some texts, numbered from 0."""
+        """Return a frame cache that has only the given texts, numbered from 0."""
         found = FrameCache()
         found.texts = [self.texts[number] for number in texts]
         return found
@@ -136,7 +136,7 @@ class FrameCache:
 
 
 def lendable(met: Mapping[Hashable, ReadFrame]) -> dict[Hashable, ReadFrame]:
-    """Return the frames of a segment that the cache of another process may take over."""
+    """Return the frames of a segment that the frame cache of another process may copy."""
     return dict(islice(((key, made) for key, made in met.items() if made.memory <= _MAX_LENT), _MAX_ADOPTED))
 
 
@@ -256,7 +256,7 @@ class StoredStackCache:
         return number
 
     def adopted(self, other: StoredStackCache, wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Add stacks of another cache, given by their numbers there, and return their numbers here.
+        """Copy stacks of another cache, given by their numbers there, and return their numbers in this cache.
 
         The digests of these stacks are copied too. The function pauses regularly to let other threads run.
         """

@@ -37,9 +37,8 @@ WORDS: Mapping[str, frozenset[str]] = {
     "profile": frozenset({"format", LABEL}),
     "diff": frozenset({"format", LABEL}),
 }
-"""Parameters of each query besides service, type and span. LABEL means that its samples may be selected by labels.
-
-Other parameters are refused, because a parameter without effect would give the answer to another question.
+"""Parameters that each query accepts besides service, type and span. LABEL stands for parameters that select samples by
+labels. The server refuses all others, because an ignored parameter would make the response wrong.
 """
 SIDES: Mapping[str, tuple[str, ...]] = {"diff": ("a.", "b.")}
 """Prefixes of the selections in the parameters of each query; queries that are not listed have none."""
@@ -115,8 +114,8 @@ def timeline(store: ClientQueries, tenant: str, words: Words) -> Answer:
     recorded = store.host_steps(chosen, step_ns) if is_by_hosts and (hosts or by) else {"": set(covered)}
 
     def absent(value: str, step: int) -> int | None:
-        """Return 0 for a time step in which a host, or any host, was recorded and used nothing; None for other steps
-        and other labels.
+        """Return the amount of a time step without samples: 0 if the host was recorded then, None if it was not or if
+        that is unknown.
         """
         host = hosts[0] if hosts and not by else value
         return 0 if is_by_hosts and step in recorded.get(host, ()) else None
@@ -164,7 +163,7 @@ def functions(store: ClientQueries, tenant: str, words: Words) -> Answer:
 
 
 def _range(basis: SamplingBasis | None, part: int, whole: int) -> list[float] | None:
-    """Return the confidence bounds of a share, None where the share is measured and not sampled."""
+    """Return the confidence interval of a share, None if the share is measured and not sampled."""
     return None if basis is None else [round(bound, _DIGITS) for bound in basis.interval(part / whole)]
 
 

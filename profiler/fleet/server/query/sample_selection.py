@@ -45,7 +45,7 @@ class SampleQuery:
 
 
 def check_words(words: Iterable[str], own: Collection[str], sides: Iterable[str]) -> None:
-    """Check the names of a query's parameters, and refuse unknown ones.
+    """Check the names of a query's parameters.
 
     Args:
         own: Parameters of the query (query_api.py).
@@ -62,7 +62,7 @@ def check_words(words: Iterable[str], own: Collection[str], sides: Iterable[str]
 
 
 def _known(own: Collection[str], sides: Iterable[str]) -> str:
-    """Return a part of a sentence that lists the parameters that a query has."""
+    """Return the part of an error message that lists the parameters of a query."""
     found = {f"{side}{word}" for side in sides for word in _WORDS} | {word for word in own if word != LABEL}
     labels = {f"{side}{LABEL}NAME" for side in sides} if LABEL in own else set()
     return f"this query takes {', '.join(sorted(found | labels))}"

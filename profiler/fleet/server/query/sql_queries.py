@@ -38,7 +38,7 @@ _PARTS, _PARTS_OF_ALL = 60, 200
 together.
 """
 _TOO_DEAR = {159, 241}
-"""ClickHouse's error numbers for statements that took too much time or too much memory."""
+"""ClickHouse's error numbers of statements that exceeded their limit of time or memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +229,8 @@ class ClientQueries:
         return self._symbols is not None and self._symbols.has(tenant, build_id)
 
     def _dearest(self, chosen: SampleQuery, counted: CountedRows, by_service: bool) -> tuple[list[StackCost], Rest]:
-        """Return the costs of the most expensive stacks, which the database finds first if there are too many rows to
-        add up here.
+        """Return the costs of the most expensive stacks. The database finds them if there are too many rows to add up
+        in Python.
         """
         by_stack = _by_stack(counted)
         count, whole = map(int, self._rows(f"SELECT count(), sum(whole) FROM ({by_stack}) AS sums")[0])
@@ -349,7 +349,7 @@ class ClientQueries:
         return f"{where} AND batch {self._in()} (SELECT batch FROM {self._of('windows')} WHERE {where} AND {more})"
 
     def _counted(self, chosen: SampleQuery, wanted: str = "") -> CountedRows:
-        """Return conditions for the rows that a query counts; wanted is an additional condition on rows."""
+        """Return the SQL conditions for the rows that a query counts; `wanted` is an additional condition on rows."""
         dialect = self._engine.dialect
         first, last = chosen.days
         days = f"day >= {literal(first)} AND day <= {literal(last)}"

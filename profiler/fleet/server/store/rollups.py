@@ -58,7 +58,7 @@ class RollupPlan:
 
 
 def above(upto: Mapping[tuple[int, int], int]) -> str:
-    """Return an SQL condition for windows that are in no hourly rollup.
+    """Return an SQL condition for windows that are in no hourly rollup yet.
 
     Args:
         upto: Last batch in the rollups, by (day, hour).
@@ -173,7 +173,7 @@ class HourlyRollups:
             self.roll(self._waiting.popleft())
 
     def due(self, now_ns: int) -> list[WindowsOfHour]:
-        """Return the hours for which a rollup is due, oldest first."""
+        """Return the hours that need a rollup, oldest first."""
         ended = f"end_ns <= {(now_ns - _LATENESS_NS) // HOUR_NS * HOUR_NS}"
         return [each for each in self._hours(ended) if each.windows > _LATE * each.rolled]
 

@@ -161,7 +161,7 @@ def series(found: Mapping[SeriesKey, Labels]) -> Block:
 
 
 def _head(segments: Sequence[SegmentRows], batches: Sequence[int], times: Sequence[int]) -> tuple[BlockColumn, ...]:
-    """Return the columns that all database tables of windows have.
+    """Return the columns that all database tables with data of windows have.
 
     Args:
         batches: Batch of each segment.
