@@ -87,7 +87,7 @@ def _record(pid: int, rate: float) -> None:
     files = InputFiles(UnwindOptions(), diagnostics)
     selection = select_processes(TargetOptions(pids=(pid,)))
     collector = open_collector("ptrace", selection, CollectOptions(rate), diagnostics, files.runtimes)
-    run_for(Session(collector, UnwindOptions(), diagnostics, files), SECONDS)
+    run_for(Session(collector, UnwindOptions(), diagnostics, files), collector, SECONDS)
 
 
 if __name__ == "__main__":

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import time
 
+from pyprof.collectors.base import Collector
 from pyprof.session.session import Session
 
 
-def run_for(session: Session, seconds: float) -> None:
+def run_for(session: Session, collector: Collector, seconds: float) -> None:
     """Record for some seconds, and close the collector in all cases."""
     end = time.monotonic() + seconds
-    try:
-        for batch in session.collector.batches():
-            session.recorder.add_batch(batch)
-            if time.monotonic() > end:
-                session.collector.stop()
-    finally:
-        session.collector.close()
+    session.run(collector, lambda: collector.stop() if time.monotonic() > end else None)
+    if session.failure is not None:
+        raise session.failure

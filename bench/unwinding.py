@@ -102,7 +102,7 @@ def _walk(pid: int) -> _Timed:
     session = Session(collector, UnwindOptions(), diagnostics)
     interning = session.recorder.interning
     timed = interning.walker = _Timed(interning.walker)
-    run_for(session, SECONDS)
+    run_for(session, collector, SECONDS)
     return timed
 
 

@@ -13,7 +13,6 @@ plan                The plan of a recording: the source that samples each proces
 postmortem/         Samples of threads that no longer run: core files and crash dumps
 ptrace/             Samples of live processes, taken by short stops
 registry            The list of collectors for the command line, and the function that opens one
-replay              A log of a collector's batches for tests, and a collector that replays it
 routing/            The router of a recording, which samples each thread by the source that the plan names
 sampling_clock      The times of samples: one at random in each slot of a grid with the sampling period
 switch_events       Context switches as a collector reports them: threads leave their processors and return

@@ -86,7 +86,27 @@ NOBODY = 0
 """The source_id of batches whose collector wants no feedback."""
 
 
-class Collector(Protocol):
+class CollectorState(Protocol):
+    """The part of a collector that its samples' unwinding needs. The worker has it without the collector."""
+
+    def learn(self, feedback: Feedback) -> None:
+        """Accept the feedback about one of the batches that this collector has yielded, which need not be the latest
+        one.
+
+        The router passes it to the source of the batch (source_id).
+        """
+        ...
+
+    def threads(self) -> list[ThreadInfo]:
+        """Return all threads that were ever sampled, with their latest known names."""
+        ...
+
+    def stats(self) -> CollectorStats:
+        """Return the statistics since the collector was opened."""
+        ...
+
+
+class Collector(CollectorState, Protocol):
     """A source of batches of samples.
 
     The caller iterates over batches() once. stop(), which a signal handler may call too, ends the iteration after the
@@ -100,27 +120,11 @@ class Collector(Protocol):
         """
         ...
 
-    def learn(self, feedback: Feedback) -> None:
-        """Accept the feedback about one of the batches that this collector has yielded, which need not be the latest
-        one.
-
-        Composite collectors route it by the batch's source_id.
-        """
-        ...
-
-    def threads(self) -> list[ThreadInfo]:
-        """Return all threads that were ever sampled, with their latest known names."""
-        ...
-
     def retire(self) -> None:
         """Forget the threads and processes that had already ended when the previous window was closed.
 
         The caller calls it after it closed a window, between two batches.
         """
-        ...
-
-    def stats(self) -> CollectorStats:
-        """Return the statistics since the collector was opened."""
         ...
 
     def stop(self) -> None:

@@ -41,7 +41,7 @@ LATE = {("pyprof.model.profile", "pyprof.comparison.result")}
 ROOMS = table("| room | may import |")
 FLEET = table("| room of fleet | may import |")
 SHARED = {"linux", "targets"} | {
-    path.stem for path in (ROOT / "collectors").glob("*.py") if path.stem not in ("__init__", "registry", "replay")
+    path.stem for path in (ROOT / "collectors").glob("*.py") if path.stem not in ("__init__", "registry")
 }
 """The modules and packages that "shared" stands for in the table of packages."""
 

@@ -19,7 +19,7 @@ WORDS = {
     "an architecture (riscv64)": re.compile("riscv", re.I),
     "an exporter (Chrome's trace)": re.compile("chrome", re.I),
     "an interpreter that is recognised (Ruby)": re.compile("ruby", re.I),
-    "a collector (the replay of saved batches)": re.compile(r"\breplay", re.I),
+    "a collector (minidumps)": re.compile("DumpedProcess"),
     "a view of native frames (`--native calls`)": re.compile(r"""["']calls["']"""),
 }
 """A pattern for everything that belongs to each task."""

@@ -29,7 +29,6 @@ HEAVY = {
     "pyprof.collectors.gdb": "for stubs",
     "pyprof.collectors.offcpu": "for --mode offcpu and wall",
     "pyprof.collectors.bpf": "for interpreters, and commands that are started",
-    "pyprof.collectors.replay": "for tests",
     "pyprof.objfile.gopclntab": "for programs that are written in Go",
     "pyprof.unwind.code_analysis": "for functions without tables",
     "pyprof.unwind.formats.exidx": "for 32-bit ARM",

@@ -1,6 +1,6 @@
 """Samples of threads that no longer run: core files and crash dumps.
 
-core_collector      A collector for a core file: one sample of each thread, the process's mappings and their files
-minidump_collector  A collector for a minidump or a microdump: one sample of each thread, the mappings and their files
-saved_threads       Samples of threads that no longer run
+core_process    The process in a core file: its threads, mappings and their files
+dumped_process  The process in a minidump or a microdump: its threads, mappings and their files
+saved_threads   The collector of threads that no longer run
 """

@@ -7,8 +7,7 @@ as a whole.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter_frame_reading import GoroutineOffsets
 from pyprof.model.modules import AddressSpace
+from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, make_goroutine_piece
 from pyprof.objfile.core_file import SavedMemory
 from pyprof.records import dataclass, field
@@ -68,46 +68,17 @@ class SavedThread:
     pieces: dict[int, int] = field(default_factory=dict)
 
 
-class SavedCollector:
-    """The common part of collectors for core files and crash dumps; `saved` has their threads."""
-
-    saved: SavedThreads
-
-    def __init__(self, diagnostics: Diagnostics) -> None:
-        self._diagnostics = diagnostics
-        self._tolerated: Counter[str] = Counter()
-
-    def batches(self) -> Iterator[SampleBatch]:
-        """Yield samples of all threads of the file, then repeat threads whose walk needed more memory."""
-        for oddity, times in self._tolerated.items():
-            self._diagnostics.count(oddity, times)
-        yield from self.saved.batches()
-
-    def learn(self, feedback: Feedback) -> None:
-        self.saved.learn(feedback)
-
-    def retire(self) -> None:
-        """Ignore the call: saved threads do not end."""
-
-    def stats(self) -> CollectorStats:
-        return CollectorStats(ticks=1)
-
-    def stop(self) -> None:
-        self.saved.stop()
-
-    def close(self) -> None:
-        self.saved.stop()
-
-
 class SavedThreads:
-    """The threads of a core file or crash dump with unique tids: their batches of samples, and what their walks need.
+    """The collector of the threads of a core file or crash dump, which have unique tids.
 
     Args:
         threads: The threads.
         arch: The architecture of the threads.
-        pid: The process of the threads.
         memory: Memory from which stacks are copied.
         space: Address space of the process; its read function also reads files.
+        diagnostics: Counts the oddities once.
+        infos: The names of the threads.
+        oddities: How often each oddity of the file was tolerated.
         unknown: See SampleBatch.
     """
 
@@ -115,14 +86,18 @@ class SavedThreads:
         self,
         threads: Sequence[SavedThread],
         arch: Arch,
-        pid: int,
         memory: SavedMemory,
         space: AddressSpace,
+        diagnostics: Diagnostics,
+        infos: Sequence[ThreadInfo] = (),
+        oddities: Mapping[str, int] | None = None,
         unknown: frozenset[int] = frozenset(),
     ) -> None:
-        self.threads = threads
+        self.saved = threads
+        self._infos = infos
+        self._oddities = oddities or {}
+        self._diagnostics = diagnostics
         self._arch = arch
-        self._pid = pid
         self._memory = memory
         self._space = space
         self._builder = BatchBuilder([arch], BytesMemory(MAX_BATCH), _SOURCE, unknown)
@@ -132,7 +107,9 @@ class SavedThreads:
 
     def batches(self) -> Iterator[SampleBatch]:
         """Yield samples of all threads of the file, then repeat threads whose walk needed more memory."""
-        wanted = self.threads
+        for oddity, times in self._oddities.items():
+            self._diagnostics.count(oddity, times)
+        wanted = self.saved
         for _ in range(MAX_ROUNDS):
             self._wanted = []
             yield from self._all(wanted)
@@ -142,7 +119,7 @@ class SavedThreads:
 
     def find_goroutines(self, offsets: GoroutineOffsets) -> None:
         """Find the goroutine of each saved thread; offsets are those of the process's Go runtime."""
-        for thread in self.threads:
+        for thread in self.saved:
             if thread.thread_pointer:
                 machine = self._word(self._word(thread.thread_pointer + offsets.tls) + offsets.m)
                 thread.goroutine = self._word(machine + offsets.curg)
@@ -152,11 +129,22 @@ class SavedThreads:
 
     def sample_again(self) -> Iterator[SampleBatch]:
         """Yield samples of all saved threads once more, with their latest amount of memory."""
-        yield from self._all(self.threads)
+        yield from self._all(self.saved)
 
     def stop(self) -> None:
         """Stop repeating saved threads with more memory. Threads that were not yielded yet are still yielded once."""
         self._stopped = True
+
+    close = stop
+
+    def threads(self) -> list[ThreadInfo]:
+        return list(self._infos)
+
+    def retire(self) -> None:
+        """Ignore the call: saved threads do not end."""
+
+    def stats(self) -> CollectorStats:
+        return CollectorStats(ticks=1)
 
     def _all(self, threads: Sequence[SavedThread]) -> Iterator[SampleBatch]:
         at = 0
@@ -171,7 +159,7 @@ class SavedThreads:
             thread = threads[at]
             start, data = self._stack(thread)
             builder.memory.append_copy(data)
-            made = Lane(self._arch, SampleKind.STOPPED, 0, self._pid, thread.tid, self._space, 1)
+            made = Lane(self._arch, SampleKind.STOPPED, 0, self._space.pid, thread.tid, self._space, 1)
             lane = builder.add_sample(made, start, len(data))
             builder.set_registers(lane, thread.row)
             found = [Piece(avma, self._space.read(avma, size)) for avma, size in thread.pieces.items()]
@@ -201,7 +189,7 @@ class SavedThreads:
 
     def learn(self, feedback: Feedback) -> None:
         """Schedule saved threads for another sample if their walk needed a word that the file has."""
-        by_tid = {thread.tid: thread for thread in self.threads}
+        by_tid = {thread.tid: thread for thread in self.saved}
         for tid, missing in zip(feedback.batch.tid.tolist(), feedback.missing.tolist(), strict=True):
             thread = by_tid[tid]
             if not missing or self._left < 0 or len(self._space.read(missing, self._arch.word)) < self._arch.word:

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from pyprof.collectors.base import Collector
-from pyprof.collectors.postmortem.core_collector import CoreFileCollector
-from pyprof.collectors.postmortem.minidump_collector import MinidumpCollector, looks_like_dump
+from pyprof.collectors.postmortem.core_process import CoreFileProcess
+from pyprof.collectors.postmortem.dumped_process import DumpedProcess, looks_like_dump
 from pyprof.collectors.postmortem.saved_threads import SavedThreads
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
 from pyprof.interpreters.detection_symbols import KnownSymbols, read_symbols
 from pyprof.interpreters.goroutine_offsets import GoroutineFinder
-from pyprof.model.arch import Arch
 from pyprof.model.interpreter_frame_reading import GoroutineOffsets
 from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import Profile
@@ -126,27 +124,27 @@ class _OfDeadProcess:
 def _of_core(target: DeadTarget, diagnostics: Diagnostics) -> PostMortem:
     path = target.path
     try:
-        collector = CoreFileCollector(path, target.exe, target.sysroot, target.stack_size, diagnostics)
+        process = CoreFileProcess(path, target.exe, target.sysroot, target.stack_size, diagnostics)
     except FormatError as error:
         if looks_like_dump(path):
             raise PyprofError(f"{path}: not a core file", f"pyprof dump --minidump {path}") from error
         hint = "--core takes a core file: coredumpctl dump PID -o core"
         raise PyprofError(f"{path}: {error.message}", hint) from error
-    goroutines = _find_goroutines(collector.space)
+    goroutines = _find_goroutines(process.space)
     if goroutines is not None:
-        collector.saved.find_goroutines(goroutines)
-    states = dict.fromkeys(collector.order, "stopped")
-    if collector.crashed and collector.order:
-        states[collector.order[0]] = "crashed"
-    profile, registers = _unwound(target, collector, collector.saved, collector.arch, collector.exe, diagnostics)
+        process.saved.find_goroutines(goroutines)
+    states = dict.fromkeys(process.order, "stopped")
+    if process.crashed and process.order:
+        states[process.order[0]] = "crashed"
+    profile, registers = _unwound(target, process, diagnostics)
     return PostMortem(
-        pid=collector.pid,
-        exe=collector.exe,
-        arch=collector.arch.name,
+        pid=process.pid,
+        exe=process.exe,
+        arch=process.arch.name,
         profile=profile,
         states=states,
-        order=tuple(collector.order),
-        signal=collector.crashed,
+        order=tuple(process.order),
+        signal=process.crashed,
         crash=None,
         registers=registers,
     )
@@ -160,34 +158,34 @@ def _find_goroutines(space: AddressSpace) -> GoroutineOffsets | None:
 def _of_minidump(target: DeadTarget, diagnostics: Diagnostics) -> PostMortem:
     path = target.path
     try:
-        collector = MinidumpCollector(path, target.exe, target.sysroot, target.stack_size, diagnostics)
+        process = DumpedProcess(path, target.exe, target.sysroot, target.stack_size, diagnostics)
     except FormatError as error:
         hint = "--minidump takes a minidump or the log with a microdump"
         raise PyprofError(f"{path}: {error.problem}", hint) from error
-    dump = collector.dump
-    profile, registers = _unwound(target, collector, collector.saved, collector.arch, collector.exe, diagnostics)
+    dump = process.dump
+    profile, registers = _unwound(target, process, diagnostics)
     return PostMortem(
-        pid=collector.pid,
-        exe=collector.exe,
-        arch=collector.arch.name,
+        pid=process.pid,
+        exe=process.exe,
+        arch=process.arch.name,
         profile=profile,
-        states=collector.states,
-        order=tuple(collector.order),
+        states=process.states,
+        order=tuple(process.order),
         signal=None,
-        crash=StatedCrash(dump.os, dump.version, collector.crashed, tuple(dump.modules)),
+        crash=StatedCrash(dump.os, dump.version, process.crashed, tuple(dump.modules)),
         registers=registers,
     )
 
 
 def _unwound(
-    target: DeadTarget, collector: Collector, saved: SavedThreads, arch: Arch, title: str, diagnostics: Diagnostics
+    target: DeadTarget, process: CoreFileProcess | DumpedProcess, diagnostics: Diagnostics
 ) -> tuple[Profile, Registers]:
-    session = Session(collector, target.unwind, diagnostics)
-    window = session.run(lambda: None)
+    session = Session(process.saved, target.unwind, diagnostics)
+    window = session.run(process.saved)
     if session.failure is not None:
         raise session.failure
-    profile = session.profile(window, title, 1.0, mode="wall")
-    return profile, _registers(session, saved, arch.registers) if target.registers else {}
+    profile = session.profile(window, process.exe, 1.0, mode="wall")
+    return profile, _registers(session, process.saved, process.arch.registers) if target.registers else {}
 
 
 def _registers(session: Session, saved: SavedThreads, names: Sequence[str]) -> Registers:

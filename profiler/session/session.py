@@ -1,14 +1,13 @@
-"""One observed target: the session owns its collector, images, unwinder and recorder."""
+"""One observed target: the session owns its images, unwinder and recorder."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Set
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyprof.collectors.base import Collector
+from pyprof.collectors.base import Collector, CollectorState
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.detection_symbols import read_symbols
@@ -30,7 +29,6 @@ from pyprof.session.pipeline.sample_windows import HERE, Clock, Recorder, Window
 from pyprof.session.pipeline.shown_frames import view, with_compiled
 from pyprof.session.pipeline.stack_interning import Interning
 from pyprof.session.pipeline.unsampled_time import with_unseen
-from pyprof.session.process_costs import UnfollowedChildren
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Described
 from pyprof.unwind.function_starts import FunctionStarts
@@ -74,16 +72,15 @@ class InputFiles:
 
 
 class Session:
-    """Owner of the recording loop and of the collector, which is closed with it.
+    """Owner of what a recording knows about its samples.
 
     Attributes:
         failure: The error that ended run() early, None if there was none.
-        unfollowed: Watches children that the recording leaves out, None if it leaves out none.
     """
 
     def __init__(
         self,
-        collector: Collector,
+        collector: CollectorState,
         unwind: UnwindOptions,
         diagnostics: Diagnostics,
         files: InputFiles | None = None,
@@ -92,18 +89,14 @@ class Session:
         """Create the session of one observed target.
 
         Args:
-            collector: Yields the samples.
+            collector: Has the threads of the samples, and gets feedback.
             unwind: Options of the unwinder.
             diagnostics: Counters.
             files: Given if the collector uses them to read interpreter frames.
             clock: Given if the collector runs in another process.
         """
-        self.collector = collector
         self.diagnostics = diagnostics
         self.failure: Exception | None = None
-        self.unfollowed: UnfollowedChildren | None = None
-        self._lock = threading.RLock()
-        self._closed = False
         self._leaving: DelayedRemoval[str] = DelayedRemoval()
         self._windows = 0
         self._cached: dict[int, tuple[AddressSpace, int]] = {}
@@ -116,51 +109,24 @@ class Session:
         merger = ChainMerger(self.unwinder, diagnostics, self.runtimes.settled)
         self.recorder = Recorder(collector, Interning(self.unwinder, self.code, merger), diagnostics, clock)
 
-    def run(self, beat: Callable[[], None]) -> Window:
-        """Record until the collector ends, and return what was recorded since the last cut.
+    def run(self, collector: Collector, beat: Callable[[], None] = lambda: None) -> Window:
+        """Record until the collector ends, close it, and return what was recorded since the last cut.
 
         Errors are stored in `failure` instead of being raised. What was recorded before an error remains valid.
 
         Args:
+            collector: Yields the samples.
             beat: Called after each batch, at least every half second. Only it may call cut().
         """
         try:
-            for batch in self.collector.batches():
+            for batch in collector.batches():
                 self.recorder.add_batch(batch)
-                if self.unfollowed is not None:
-                    self.unfollowed.read_times()
                 beat()
         except Exception as error:  # noqa: BLE001 - raised again in the thread that waits
             self.failure = error
         finally:
-            self.close()
-        return self.cut()
-
-    def stop(self) -> None:
-        """Make run() end soon. May be called from any thread or a signal handler."""
-        with self._lock:
-            if not self._closed:
-                self.collector.stop()
-
-    def close(self) -> None:
-        """Close the collector of the session. May be called twice."""
-        with self._lock:
-            self._closed = True
-            self.collector.close()
-
-    def cut(self) -> Window:
-        """Close the current window of the recording and begin the next one."""
-        window = self.recorder.cut()
-        return replace(window, unfollowed=self.unfollowed.take_times()) if self.unfollowed is not None else window
-
-    def peek_window(self) -> Window:
-        """Return the current window of the session without closing it. It is valid until the next batch."""
-        window = self.recorder.peek_window()
-        return replace(window, unfollowed=self.unfollowed.so_far()) if self.unfollowed is not None else window
-
-    def part(self) -> Window:
-        """Return the additions to the current window since the last part, without the time of unrecorded children."""
-        return self.recorder.part()
+            collector.close()
+        return self.recorder.cut()
 
     def retire(self, window: Window, is_used: Callable[[AddressSpace], bool] = lambda space: False) -> Set[int]:
         """Free the memory that only a closed window needed.

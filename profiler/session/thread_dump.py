@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Set
 from typing import Self
 
-from pyprof.collectors.base import Collector, CollectorStats, Feedback
+from pyprof.collectors.base import Collector, Feedback
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.targets import attach_checks
@@ -40,73 +40,48 @@ _MAX_BATCHES = 12
 """Maximum number of batches of a dump that are taken while some stacks are still truncated."""
 
 
-class CompleteStacksCollector:
-    """A collector that wraps another one and stops it when each thread has a sample whose stack was not truncated.
+class DumpCompletion:
+    """The condition under which a dump is complete: each thread has a sample whose stack was not truncated.
 
-    The memory of the stack was then copied, and the needed registers were known. It also stops after 12 batches, or
-    after a time limit.
+    The memory of the stack was then copied, and the needed registers were known. A dump is also complete after 12
+    batches, or after a time limit.
     """
 
-    def __init__(self, collector: Collector, threads_now: Callable[[], Set[int]], most_s: float) -> None:
-        """Wrap a collector so that it ends when each thread has a complete stack.
+    def __init__(self, threads_now: Callable[[], Set[int]], most_s: float) -> None:
+        """Create the condition for a dump that has no samples yet.
 
         Args:
-            collector: The collector.
             threads_now: Returns the tids of the current threads.
             most_s: Time limit in seconds, for threads without a sample, such as one that waits for a processor.
         """
-        self._collector = collector
         self._threads_now = threads_now
-        self._most_s = most_s
+        self._until = time.monotonic() + most_s
         self._sampled: set[int] = set()
-        self._cut: set[int] = set()
+        self._truncated: set[int] = set()
         self._unwalked: Counter[int] = Counter()
+        self._batches = self._filled = 0
 
-    @property
-    def whole(self) -> bool:
-        """True if all threads that have a sample have a complete stack."""
-        return not self._cut and not any(self._unwalked.values())
+    def note_batch(self, batch: SampleBatch) -> None:
+        """Note the samples of a batch before it is unwound."""
+        self._sampled.update(batch.tid.tolist())
+        self._unwalked.update(batch.tid[batch.kind < SampleKind.UNCHANGED].tolist())
+        self._batches += 1
+        self._filled += len(batch) > 0
 
-    def batches(self) -> Iterator[SampleBatch]:
-        """Yield the collector's batches until each thread has a complete stack or a limit is reached."""
-        deadline = time.monotonic() + self._most_s
-        taken = 0
-        for batch in self._collector.batches():
-            self._sampled.update(batch.tid.tolist())
-            self._unwalked.update(batch.tid[batch.kind < SampleKind.UNCHANGED].tolist())
-            yield batch
-            taken += len(batch) > 0
-            enough = self._threads_now() <= self._sampled and (self.whole or taken >= _MAX_BATCHES)
-            if enough or time.monotonic() > deadline:
-                self._collector.stop()
-
-    def learn(self, feedback: Feedback) -> None:
-        """Note which threads have a complete stack, and pass the feedback on."""
-        self._collector.learn(feedback)
+    def note_feedback(self, feedback: Feedback) -> None:
+        """Note which threads have a stack that was not truncated."""
         tids = feedback.batch.tid.tolist()
         self._unwalked.subtract(tids)
         for tid, cut in zip(tids, ((feedback.missing != 0) | feedback.stop).tolist(), strict=True):
-            (self._cut.add if cut else self._cut.discard)(tid)
+            (self._truncated.add if cut else self._truncated.discard)(tid)
 
-    def threads(self) -> list[ThreadInfo]:
-        """Return all threads that were ever sampled."""
-        return self._collector.threads()
-
-    def retire(self) -> None:
-        """Forget the threads and processes that had already ended."""
-        self._collector.retire()
-
-    def stats(self) -> CollectorStats:
-        """Return the statistics of the collector."""
-        return self._collector.stats()
-
-    def stop(self) -> None:
-        """End batches() soon. Any thread may call this."""
-        self._collector.stop()
-
-    def close(self) -> None:
-        """Release all resources of the kernel and the target."""
-        self._collector.close()
+    def is_complete(self) -> bool:
+        """Return True if no further batch is needed. The first batch always is."""
+        if not self._batches:
+            return False
+        whole = not self._truncated and not any(self._unwalked.values())
+        enough = self._threads_now() <= self._sampled and (whole or self._filled >= _MAX_BATCHES)
+        return enough or time.monotonic() > self._until
 
 
 _RATE_HZ = 500.0
@@ -172,9 +147,7 @@ def of_process(pid: int, options: DumpOptions, start: Start = spawned) -> Thread
         exe, arch = procfs.read_exe(pid), procfs.read_arch(pid).name
         runtimes = looking.runtimes
         collector = PtraceCollector(pid, looking.collect, looking.diagnostics, readers=runtimes.reader)
-        profile = looking.profile(
-            CompleteStacksCollector(collector, lambda: states.keys() & set(_tasks(pid)), _MAX_S), exe
-        )
+        profile = looking.profile(collector, lambda: states.keys() & set(_tasks(pid)), _MAX_S, exe)
         seen = _detailed(pid, list(thread_stacks(profile, states)), runtimes, sources, options)
         threads = sorted([*seen, *_unseen(pid, profile, states)], key=lambda thread: (thread.tid != pid, thread.tid))
         return ThreadStacks(pid, exe, arch, tuple(threads), tuple(runtimes.unread(pid)), profile=profile)
@@ -200,9 +173,7 @@ def of_stub(remote: RemoteOptions, options: DumpOptions, start: Start = spawned)
         raise UsageError("local variables are read of a live process on this machine", "pyprof dump -p PID --locals")
     with _Looking(options, start) as looking:
         collector = GdbRemoteCollector(remote, looking.collect, looking.diagnostics)
-        profile = looking.profile(
-            CompleteStacksCollector(collector, lambda: collector.states().keys(), _SLOW_LINK_S), collector.path
-        )
+        profile = looking.profile(collector, lambda: collector.states().keys(), _SLOW_LINK_S, collector.path)
         threads = tuple(thread_stacks(profile, collector.states()))
         return ThreadStacks(collector.pid, collector.path, collector.arch.name, threads, profile=profile)
 
@@ -232,9 +203,9 @@ class _Looking:
         self._worker.close(patience_s=0)
         gc.collect()  # the tables of the collector refer to each other; this closes their descriptors
 
-    def profile(self, collector: Collector, title: str) -> Profile:
-        """Record with a collector until it ends, and return the profile. Raise what the collector and the worker
-        raise.
+    def profile(self, collector: Collector, threads_now: Callable[[], Set[int]], most_s: float, title: str) -> Profile:
+        """Record with a collector until the dump is complete (see DumpCompletion), and return the profile. Raise what
+        the collector and the worker raise.
         """
         naming = NamingOptions(title, _RATE_HZ, "wall", self._options.view, suggests_packages=False)
         sampling = Sampling(
@@ -247,7 +218,9 @@ class _Looking:
             self._confined,
             names_s=math.inf,
         )
-        sampling.run(lambda: None)
+        completion = DumpCompletion(threads_now, most_s)
+        sampling.on_batch, sampling.on_feedback = completion.note_batch, completion.note_feedback
+        sampling.run(lambda: collector.stop() if completion.is_complete() else None)
         if sampling.failure is not None:
             raise sampling.failure
         return sampling.ask(Extent.CUT).profile()

@@ -12,7 +12,7 @@ from pathlib import Path
 from pyprof.collectors.bpf import records
 from pyprof.collectors.bpf.sample_source import build_frame_rows
 from pyprof.collectors.bpf.sampler import pack_offsets
-from pyprof.collectors.postmortem.core_collector import CoreFileCollector
+from pyprof.collectors.postmortem.core_process import CoreFileProcess
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.bpf_frame_rows import PythonInKernel
@@ -75,15 +75,15 @@ class SavedProcess:
     def __init__(self, core: Path, sysroot: str = "") -> None:
         self.book = FunctionTable()
         diagnostics = Diagnostics()
-        collector = CoreFileCollector(str(core), "", sysroot, 1 << 14, diagnostics)
-        self.pid, self.space = collector.pid, collector.space
+        saved = CoreFileProcess(str(core), "", sysroot, 1 << 14, diagnostics)
+        self.pid, self.space = saved.pid, saved.space
         file = ElfFile.open(str(core))
         notes = read_notes(file)
         self.memory, self.auxv = CoreMemory(file), notes.auxv
         self.pointers = {
             thread.tid: struct.unpack_from("<Q", thread.registers, _FS_BASE)[0] for thread in notes.threads
         }
-        self.rows = {thread.tid: thread.row for thread in collector.saved.threads}
+        self.rows = {thread.tid: thread.row for thread in saved.saved.saved}
         symbols = KnownSymbols(lambda *asked: read_symbols(ImageStore(diagnostics), *asked))
         context = InterpreterContext(symbols, diagnostics, self.book, follow_tasks=True)
         self.process = PythonProcess(context, CPythonFileCache(symbols), int)

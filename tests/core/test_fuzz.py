@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.postmortem.core_collector import CoreFileCollector
+from pyprof.collectors.postmortem.core_process import CoreFileProcess
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.objfile.core_file import CoreMemory, read_notes
@@ -33,15 +33,15 @@ def look(path: Path, exe: str = "", sysroot: str = "") -> None:
     """Run `pyprof dump --core` on a file without printing."""
     diagnostics = Diagnostics()
     try:
-        collector = CoreFileCollector(str(path), exe, sysroot, 1 << 16, diagnostics)
+        process = CoreFileProcess(str(path), exe, sysroot, 1 << 16, diagnostics)
     except PyprofError:
         return
-    session = Session(collector, UnwindOptions(max_depth=MAX_FRAMES), diagnostics)
-    window = session.run(lambda: None)
+    session = Session(process.saved, UnwindOptions(max_depth=MAX_FRAMES), diagnostics)
+    window = session.run(process.saved)
     if session.failure is not None:
         raise session.failure
-    profile = session.profile(window, collector.exe, 1.0, mode="wall")
-    assert collector.crashed is None or collector.crashed[0] > 0
+    profile = session.profile(window, process.exe, 1.0, mode="wall")
+    assert process.crashed is None or process.crashed[0] > 0
     for node in profile.stack.tolist():
         assert len(profile.path(node)) <= MAX_FRAMES + 1
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.postmortem.saved_threads import SavedThread, SavedThreads
+from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.interpreter_frame_reading import GoroutineOffsets
 from pyprof.model.modules import AddressSpace
@@ -28,7 +29,11 @@ def goroutine_piece(words: dict[int, int]) -> bytes | None:
     row = np.zeros(len(X86_64.registers), np.uint64)
     row[X86_64.sp] = SP
     saved = SavedThreads(
-        [SavedThread(1, row, 64, START + 8)], X86_64, 1, memory, AddressSpace(0, 1, 0, (), memory.read, "")
+        [SavedThread(1, row, 64, START + 8)],
+        X86_64,
+        memory,
+        AddressSpace(0, 1, 0, (), memory.read, ""),
+        Diagnostics(),
     )
     saved.find_goroutines(OFFSETS)
     (batch,) = saved.sample_again()

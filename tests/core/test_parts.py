@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.postmortem.core_collector import CoreFileCollector
+from pyprof.collectors.postmortem.core_process import CoreFileProcess
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UnsupportedArchitecture
 from pyprof.model.arch import AARCH64, ARCHES, S390X
@@ -41,9 +41,9 @@ def notes_of(writer: CoreWriter) -> CoreNotes:
 
 def collector(
     tmp_path: Path, writer: CoreWriter, *loads: Load, diagnostics: Diagnostics | None = None
-) -> CoreFileCollector:
+) -> CoreFileProcess:
     (tmp_path / "core").write_bytes(writer.build(loads))
-    return CoreFileCollector(str(tmp_path / "core"), "", "", 1 << 16, diagnostics or Diagnostics())
+    return CoreFileProcess(str(tmp_path / "core"), "", "", 1 << 16, diagnostics or Diagnostics())
 
 
 @pytest.mark.parametrize(("machine", "elf_class", "order"), KINDS)
@@ -69,7 +69,7 @@ def test_notes_of_every_class_and_byte_order_are_read(machine: int, elf_class: i
     ]
     assert not notes.oddities
     found = collector(tmp_path, writer, Load(0x1_0000, b"", R | X, 0x2000), Load(STACK, bytes(4096), R | W))
-    batch = next(found.batches())
+    batch = next(found.saved.batches())
     arch = found.arch
     assert batch.regs[:, arch.pc].tolist() == [0x1_0000, 0x1_0010]
     assert batch.regs[:, arch.sp].tolist() == [STACK, STACK + 64]
@@ -106,12 +106,12 @@ def test_mask_of_pointer_signatures_is_the_one_that_the_core_states(tmp_path: Pa
 def test_floating_point_registers_are_taken_from_their_note_or_not_known(tmp_path: Path) -> None:
     writer = CoreWriter(22, 64, ">")
     writer.thread(5, registers_of(22, 64, ">", pc=0x1_0000, sp=STACK))
-    bare = next(collector(tmp_path, writer).batches())
+    bare = next(collector(tmp_path, writer).saved.batches())
     f4 = S390X.registers.index("f4")
     assert f4 in bare.unknown
     assert {S390X.pc, S390X.sp, S390X.fp, S390X.lr}.isdisjoint(bare.unknown)
     writer.note(NT_FPREGSET, struct.pack(">Q16Q", 0, *range(100, 116)))
-    row = next(collector(tmp_path, writer).batches())
+    row = next(collector(tmp_path, writer).saved.batches())
     assert not row.unknown
     assert [int(row.regs[0, S390X.registers.index(f"f{n}")]) for n in (0, 4, 15)] == [100, 104, 115]
 
@@ -122,7 +122,7 @@ def test_threads_without_an_id_of_their_own_get_one(tmp_path: Path) -> None:
         writer.thread(tid, registers_of(62, 64, "<", pc=0x1_0000, sp=STACK))
     diagnostics = Diagnostics()
     found = collector(tmp_path, writer, diagnostics=diagnostics)
-    batch = next(found.batches())
+    batch = next(found.saved.batches())
     assert len(set(batch.tid.tolist())) == 4
     assert batch.tid[0] == 7
     assert diagnostics.counts["thread_without_id"] == 3
@@ -153,7 +153,7 @@ def test_ten_gigabytes_that_are_promised_cost_nothing(tmp_path: Path) -> None:
     diagnostics = Diagnostics()
     tracemalloc.start()
     found = collector(tmp_path, writer, promised, diagnostics=diagnostics)
-    (batch,) = found.batches()
+    (batch,) = found.saved.batches()
     assert tracemalloc.get_traced_memory()[1] < 8 << 20
     tracemalloc.stop()
     assert int(batch.stack.size[0]) <= 4096

@@ -49,8 +49,6 @@ ALLOWED = {
     ("profiler/fleet/agent/control_socket.py", "os.open"): "the spool's folder, for its path only",
     ("profiler/fleet/cli/agent_administration.py", "open"): "a segment of the spool",
     ("profiler/fleet/agent/push/pusher.py", "open"): "a segment of the spool, where nobody else gives names",
-    ("collectors/replay.py", "zipfile.ZipFile"): "a log of batches, which only tests and benchmarks name",
-    ("collectors/replay.py", "np.save"): "into memory",
     ("start/__init__.py", "open"): "lists of installed distributions, before the package is imported",
 }
 """The reason for each exception, by (file, call)."""

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from pyprof.cli.main import run
-from pyprof.collectors.postmortem.core_collector import CoreFileCollector
+from pyprof.collectors.postmortem.core_process import CoreFileProcess
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.modules import Module
 from pyprof.objfile.breakpad.records import breakpad_id
@@ -31,14 +31,14 @@ class CoreParts:
     def __init__(self, core: Core) -> None:
         exe = str(core.program) if core.sysroot else ""
         self.core = core
-        self.collector = CoreFileCollector(str(core.path), exe, core.sysroot, 1 << 20, Diagnostics())
+        self.process = CoreFileProcess(str(core.path), exe, core.sysroot, 1 << 20, Diagnostics())
         self.memory = CoreMemory(ElfFile.open(str(core.path)))
-        self.processor = PROCESSORS[self.collector.arch.name]
+        self.processor = PROCESSORS[self.process.arch.name]
 
     def threads(self) -> Iterator[tuple[int, dict[str, int], int, bytes]]:
         """Yield (tid, registers, start of the stack, its bytes) of each thread."""
-        arch = self.collector.arch
-        for thread in self.collector.saved.threads:
+        arch = self.process.arch
+        for thread in self.process.saved.saved:
             values = [int(value) for value in thread.row]
             registers = dict(zip(arch.registers, values, strict=True))
             sp = values[arch.sp]
@@ -47,7 +47,7 @@ class CoreParts:
             yield thread.tid, registers, start, self.memory.read(start, 1 << 20)
 
     def modules(self) -> list[Module]:
-        return [module for module in self.collector.space.modules if module.has_file]
+        return [module for module in self.process.space.modules if module.has_file]
 
     def file(self, module: Module) -> Path:
         """Return the path of the module's file on this machine."""
@@ -57,10 +57,10 @@ class CoreParts:
 
     def vdso(self) -> tuple[int, Path] | None:
         """Return the address of the vDSO and a copy of it as a file, if the core contains it."""
-        mapping = next((m for m in self.collector.space.mappings if m.path == "[vdso]"), None)
+        mapping = next((m for m in self.process.space.mappings if m.path == "[vdso]"), None)
         if mapping is None:
             return None
-        path = folder() / self.collector.arch.name / "linux-gate.so"
+        path = folder() / self.process.arch.name / "linux-gate.so"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(self.memory.read(mapping.start, mapping.end - mapping.start))
         return mapping.start, path
@@ -91,7 +91,7 @@ def minidump(core: Core, *, paths: str = "", streams: bool = True, wide_memory: 
     for region in found.memory.regions:  # other stacks, and the vDSO with the signal trampoline
         size = region.stored_end - region.start
         if region.perms[1:3] != "--" and size <= MAX_OTHER and region.start not in stacks:
-            mapping = found.collector.space.mapping_at(region.start)
+            mapping = found.process.space.mapping_at(region.start)
             if mapping is None or not mapping.path:
                 writer.memory.append((region.start, found.memory.read(region.start, size)))
     for module in found.modules():
@@ -103,7 +103,7 @@ def minidump(core: Core, *, paths: str = "", streams: bool = True, wide_memory: 
         writer.module(vdso[0], len(content), "linux-gate.so", elf_record(ElfFile.open(str(vdso[1])).build_id))
         if not paths:
             writer.memory.append((vdso[0], content))
-    crashed = found.collector.crashed
+    crashed = found.process.crashed
     if crashed:
         number, code, address = crashed
         tid, registers, start, stack = rows[0]
@@ -111,13 +111,13 @@ def minidump(core: Core, *, paths: str = "", streams: bool = True, wide_memory: 
         in_the_handler = dict.fromkeys(registers, 0)  # registers in the crash handler, not at the crash
         writer.threads[0] = (tid, context(found.processor, in_the_handler), start, stack)
     if streams:
-        writer.streams[LINUX_STATUS] = f"Name:\tx\nPid:\t{found.collector.pid}\n".encode()
+        writer.streams[LINUX_STATUS] = f"Name:\tx\nPid:\t{found.process.pid}\n".encode()
         form = "<QQ" if found.processor in ("amd64", "arm64") else "<II"
-        pairs = found.collector._notes.auxv.items()
+        pairs = found.process._notes.auxv.items()
         writer.streams[LINUX_AUXV] = b"".join(struct.pack(form, kind, value) for kind, value in pairs)
         writer.streams[LINUX_MAPS] = "".join(
             f"{m.start:x}-{m.end:x} {m.perms} {m.offset:08x} 00:00 {m.inode} {m.path}\n"
-            for m in found.collector.space.mappings
+            for m in found.process.space.mappings
         ).encode()
     path = core.path.with_name(f"{core.path.name}-{paths.strip('/')}{streams}{wide_memory}.dmp")
     path.write_bytes(writer.build())

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.postmortem.minidump_collector import MinidumpCollector
+from pyprof.collectors.postmortem.dumped_process import DumpedProcess
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.options import DEFAULT_SOURCES, SCAN, UnwindOptions
@@ -33,17 +33,17 @@ def look(path: Path, store: str) -> None:
     """Run `pyprof dump --minidump` on a file without printing."""
     diagnostics = Diagnostics()
     try:
-        collector = MinidumpCollector(str(path), "", "", 1 << 16, diagnostics)
+        process = DumpedProcess(str(path), "", "", 1 << 16, diagnostics)
     except PyprofError:
         return
     options = UnwindOptions((*DEFAULT_SOURCES, SCAN), MAX_FRAMES, (store,))
-    session = Session(collector, options, diagnostics)
-    window = session.run(lambda: None)
+    session = Session(process.saved, options, diagnostics)
+    window = session.run(process.saved)
     if session.failure is not None:
         raise session.failure
-    profile = session.profile(window, collector.exe, 1.0, mode="wall")
-    assert set(collector.states) == set(collector.order)
-    for batch in collector.saved.sample_again():
+    profile = session.profile(window, process.exe, 1.0, mode="wall")
+    assert set(process.states) == set(process.order)
+    for batch in process.saved.sample_again():
         for frames in session.unwinder.registers(batch):
             assert len(frames) <= MAX_FRAMES
     for node in profile.stack.tolist():
@@ -131,4 +131,4 @@ def test_thing_that_is_no_file_is_one_sentence(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path, tmp_path / "fifo", tmp_path / "none", Path("/dev/null")):
         with pytest.raises(PyprofError):
-            MinidumpCollector(str(path), "", "", 1 << 16, Diagnostics())
+            DumpedProcess(str(path), "", "", 1 << 16, Diagnostics())

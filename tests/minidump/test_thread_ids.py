@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pyprof.collectors.postmortem.minidump_collector import _with_ids_of_their_own
+from pyprof.collectors.postmortem.dumped_process import DumpedProcess, _with_ids_of_their_own
+from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core_file import SavedMemory
 from pyprof.objfile.crash_dump import CrashDump, DumpThread
+from tests.minidump.writer import MinidumpWriter
 
 
 def ids(*tids: int) -> tuple[list[int], int]:
@@ -21,6 +24,19 @@ def ids(*tids: int) -> tuple[list[int], int]:
 
 def test_threads_without_an_id_get_the_lowest_free_ones() -> None:
     assert ids(7, 7, 0, 2, 1 << 31, 9) == ([7, 1, 2, 3, 4, 9], 4)
+
+
+def test_repeated_thread_id_in_a_minidump_is_counted(tmp_path: Path) -> None:
+    written = MinidumpWriter("amd64", "linux")
+    for _ in range(2):
+        written.thread(7, {"rsp": 0x7000}, 0x7000, bytes(64))
+    (tmp_path / "a.dmp").write_bytes(written.build())
+    diagnostics = Diagnostics()
+    process = DumpedProcess(str(tmp_path / "a.dmp"), "", "", 1 << 16, diagnostics)
+    assert [info.tid for info in process.saved.threads()] == [7, 1]
+    (batch,) = process.saved.batches()
+    assert len(batch) == 2
+    assert diagnostics.counts["thread_without_id"] == 1
 
 
 def test_work_of_giving_ids_grows_with_the_threads_not_with_their_square() -> None:

@@ -176,7 +176,7 @@ def test_copies_shrink_to_what_walks_need_and_grow_again(spinner: int) -> None:
         if len(sizes) > 200 or sizes[-1] < 16384:
             taken.stop()
 
-    window = session.run(beat)
+    window = session.run(taken, beat)
     assert sizes[-1] < 16384 < sizes[0]
     assert len(window.time_ns) > 200
 

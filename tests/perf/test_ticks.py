@@ -73,10 +73,10 @@ def recorded(
         if time.monotonic() > until:
             collector.stop()
         if every and time.monotonic() > cut_at:
-            windows.append(session.cut())
+            windows.append(session.recorder.cut())
             cut_at += every
 
-    windows.append(session.run(beat))
+    windows.append(session.run(collector, beat))
     assert session.failure is None, session.failure
     return [session.profile(window, "t", rate, "cpu").summary for window in windows]
 

@@ -335,7 +335,7 @@ def test_a_user_without_rights_gets_all_of_a_threads_time(program: Path) -> None
                 if time.monotonic() > until:
                     collector.stop()
 
-            window = session.run(beat)
+            window = session.run(collector, beat)
         except PerfNotAllowed:
             return "refused"
         finally:
@@ -380,7 +380,7 @@ def test_note_on_exact_times_says_of_how_much_time_records_were_lost(
                     done.set()
                     collector.stop()
 
-        window = session.run(slow)
+        window = session.run(collector, slow)
     finally:
         target.kill()
         target.wait()

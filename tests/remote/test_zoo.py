@@ -6,14 +6,17 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from pyprof.collectors.base import Feedback
 from pyprof.collectors.gdb.collector import GdbRemoteCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, RemoteOptions, UnwindOptions
 from pyprof.session.session import Session
-from pyprof.session.thread_dump import CompleteStacksCollector
+from pyprof.session.thread_dump import DumpCompletion
 from tests.remote.stubs import Relay, qemu_user, relay
 from tests.remote.zoo import MACHINES, PLACES, Stand, binaries, place_of
 from tests.support import pairs
@@ -26,10 +29,23 @@ def stacks(address: str, program: Path, sources: str) -> list[str]:
     diagnostics = Diagnostics()
     remote = RemoteOptions(address, str(program))
     collector = GdbRemoteCollector(remote, CollectOptions(rate_hz=500, idle=True, flush_s=0), diagnostics)
-    whole = CompleteStacksCollector(collector, lambda: collector.states().keys(), most_s=60)
-    session = Session(whole, UnwindOptions(tuple(sources.split(","))), diagnostics)
-    profile = session.profile(session.run(lambda: None), "", 1, mode="wall")
-    assert session.failure is None
+    completion = DumpCompletion(lambda: collector.states().keys(), most_s=60)
+
+    def learn(feedback: Feedback) -> None:
+        completion.note_feedback(feedback)
+        collector.learn(feedback)
+
+    state: Any = SimpleNamespace(learn=learn, threads=collector.threads, stats=collector.stats)
+    session = Session(state, UnwindOptions(tuple(sources.split(","))), diagnostics)
+    try:
+        for batch in collector.batches():
+            completion.note_batch(batch)
+            session.recorder.add_batch(batch)
+            if completion.is_complete():
+                collector.stop()
+    finally:
+        collector.close()
+    profile = session.profile(session.recorder.cut(), "", 1, mode="wall")
     last = dict(zip(profile.thread.tolist(), profile.stack.tolist(), strict=True))
     return [";".join(frame.title for frame in profile.path(node)) for node in last.values()]
 

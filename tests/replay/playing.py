@@ -14,7 +14,6 @@ from typing import Any
 
 import orjson
 
-from pyprof.collectors.replay import ReplayCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters import registry
 from pyprof.exporters.base import ExportOptions
@@ -26,6 +25,7 @@ from pyprof.objfile.debug_files import DebugFiles
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.session.pipeline.sample_windows import Clock, Window
 from pyprof.session.session import InputFiles, Session
+from tests.replay.batch_log import ReplayCollector
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "replay"
 EPOCH_NS = 1_700_000_000_000_000_000
@@ -52,7 +52,7 @@ def played(log: Path, files: Path) -> tuple[Session, Window]:
     found.images._debug_files = DebugFiles(diagnostics, ())  # ignores this machine's debug files
     session = Session(collector, options, diagnostics, found, clock=Clock(is_of_samples=False))
     learn_codes(session, collector.extra.get("codes", {}))
-    window = session.run(lambda: None)
+    window = session.run(collector)
     assert session.failure is None, session.failure
     return session, window
 

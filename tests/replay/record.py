@@ -15,9 +15,8 @@ from pathlib import Path
 
 from pyprof.collectors.base import Collector
 from pyprof.collectors.gdb.collector import GdbRemoteCollector
-from pyprof.collectors.postmortem.core_collector import CoreFileCollector
+from pyprof.collectors.postmortem.core_process import CoreFileProcess
 from pyprof.collectors.registry import open_collector
-from pyprof.collectors.replay import LoggedCollector
 from pyprof.collectors.targets.selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.walk import lookup_pc
@@ -27,6 +26,7 @@ from pyprof.session.pipeline.sample_windows import Window
 from pyprof.session.session import InputFiles, Session
 from tests.remote.programs import BARE
 from tests.remote.stubs import qemu_system_arm
+from tests.replay.batch_log import LoggedCollector
 from tests.replay.expected import as_text
 from tests.replay.playing import FILES, LOGS, codes_of, outputs, unpacked
 from tests.replay.reduce import reduced
@@ -107,7 +107,7 @@ def core() -> Iterator[Opened]:
     with running(program) as pid:
         subprocess.run([need("gcore"), "-o", FOLDER / "core", str(pid)], check=True, capture_output=True)
     diagnostics = Diagnostics()
-    yield CoreFileCollector(str(FOLDER / f"core.{pid}"), "", "", 1 << 16, diagnostics), _files(diagnostics)
+    yield CoreFileProcess(str(FOLDER / f"core.{pid}"), "", "", 1 << 16, diagnostics).saved, _files(diagnostics)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def record(name: str) -> Path:
             if session.recorder.samples >= scene.samples:
                 logged.stop()
 
-        window = session.run(enough)
+        window = session.run(logged, enough)
         assert session.failure is None, session.failure
         logged.extra = {"mode": scene.mode, "rate_hz": scene.rate_hz, "codes": codes_of(session)}
         session.profile(window, name, scene.rate_hz, scene.mode)

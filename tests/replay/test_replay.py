@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.replay import ReplayCollector
 from pyprof.errors import FormatError
 from pyprof.recording.reader import load_recording
 from tests.recording.support import stored
+from tests.replay.batch_log import ReplayCollector
 from tests.replay.expected import EXPECTED, as_text
 from tests.replay.playing import LOGS, profiles, unpacked, written
 

@@ -34,7 +34,7 @@ def recorded(collector: str, pids: Sequence[int]) -> Profile:
         if session.recorder.samples >= SAMPLES * len(pids):
             opened.stop()
 
-    window = session.run(beat)
+    window = session.run(opened, beat)
     assert session.failure is None
     return sampled_part(session.profile(window, "recorded", 400, "cpu", ViewOptions()))
 

@@ -37,7 +37,7 @@ def sample(live: Live, pc: int) -> SampleBatch:
 def named(session: Session, view: ViewOptions) -> NameCounts:
     """Return the symbol lookups that the end of the recording made."""
     before = session.files.names.counts
-    session.profile(session.cut(), "", 99, "cpu", view)
+    session.profile(session.recorder.cut(), "", 99, "cpu", view)
     return session.files.names.counts - before
 
 
@@ -94,7 +94,7 @@ def test_frames_are_done_when_their_lines_are_and_another_window_has_its_own(tmp
             ahead.turn()
         assert done == [0, 0]
         assert ahead.done == len(session.recorder.stacks.frames) > 0
-        session.cut()
+        session.recorder.cut()
         assert ahead.done == 0
 
 
@@ -102,7 +102,7 @@ def test_names_are_known_after_the_deadline_if_symbol_tables_are_read_then(tmp_p
     view = ViewOptions()
     with running([where(tmp_path, "where", "-g")]) as live:
         session = session_of(live, live.at["where_inner"])
-        window = session.cut()
+        window = session.recorder.cut()
         before = session.profile(window, "", 99, "cpu", view, known_only=True)
         BackgroundSymbolizer(session, view).read_symbols(window)
         after = session.profile(window, "", 99, "cpu", view, known_only=True)

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from pyprof.collectors.base import Feedback
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.session.thread_dump import CompleteStacksCollector
-from tests.session.test_sample_windows import BLOCKED, STOPPED, UNCHANGED, Script, batch
+from pyprof.session.thread_dump import DumpCompletion
+from tests.session.test_sample_windows import BLOCKED, STOPPED, UNCHANGED, batch
 
 STACK, REGISTER = "memory that was not copied", "a register that was not known"
-
-
-class Reel(Script):
-    """A collector that yields its batches until it is stopped."""
-
-    def __init__(self, batches: Sequence[SampleBatch]) -> None:
-        super().__init__()
-        self._batches = batches
-        self.stopped = False
-
-    def batches(self) -> Iterator[SampleBatch]:
-        for each in self._batches:
-            if self.stopped:
-                return
-            yield each
-
-    def stop(self) -> None:
-        self.stopped = True
 
 
 def taken(
@@ -45,17 +27,18 @@ def taken(
         walked: Whether walks return feedback.
         most_s: Maximum time in seconds.
     """
-    collector = CompleteStacksCollector(Reel(batches), lambda: threads, most_s)
-    given: list[SampleBatch] = []
-    for each in collector.batches():
-        lacks = lacking[len(given)]
-        given.append(each)
+    completion = DumpCompletion(lambda: threads, most_s)
+    assert not completion.is_complete()
+    for given, (each, lacks) in enumerate(zip(batches, lacking, strict=True), 1):
+        completion.note_batch(each)
         live = each.take_samples(np.flatnonzero(each.kind < UNCHANGED))
         if walked and len(live):
             zeros = np.zeros(len(live), np.uint64)
             missing, stop = zeros + np.uint64(0x7000 * (lacks == STACK)), np.full(len(live), lacks == REGISTER)
-            collector.learn(Feedback(live, zeros, missing, stop))
-    return len(given)
+            completion.note_feedback(Feedback(live, zeros, missing, stop))
+        if completion.is_complete():
+            return given
+    return len(batches)
 
 
 ONE, TWO = batch((STOPPED, 1, 0x10)), batch((STOPPED, 2, 0x10))
@@ -87,11 +70,3 @@ def test_stack_whose_walk_is_not_known_yet_is_not_whole() -> None:
 
 def test_thread_that_never_comes_is_waited_for_so_long_only() -> None:
     assert taken([ONE] * 5, [""] * 5, {1, 2}, most_s=-1) == 1
-
-
-def test_what_walks_teach_goes_on_to_the_collector() -> None:
-    reel = Reel([ONE])
-    collector = CompleteStacksCollector(reel, lambda: {1}, 60)
-    zeros = np.zeros(1, np.uint64)
-    collector.learn(Feedback(ONE, zeros, zeros, zeros.astype(np.bool_)))
-    assert [each.batch for each in reel.learned] == [ONE]

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pytest
 
 from pyprof.collectors.batch_builder import build_stackless_batch
-from pyprof.collectors.replay import ReplayCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.frame_merge import Evaluators, merge_chain
 from pyprof.model.arch.x86 import X86_64
@@ -27,6 +26,7 @@ from pyprof.session.pipeline import interpreter_merge
 from pyprof.session.pipeline.interpreter_merge import ChainMerger
 from pyprof.session.pipeline.stack_interning import Interning
 from pyprof.session.session import Session
+from tests.replay.batch_log import ReplayCollector
 from tests.replay.playing import LOGS, unpacked
 
 Stack = tuple[tuple[FrameKey, ...], int]

@@ -56,7 +56,7 @@ def test_error_in_the_walk_ends_the_recording_and_keeps_what_was_recorded(monkey
             return walk(batch)
 
         monkeypatch.setattr(session.unwinder, "walk", breaks_later)
-        window = session.run(lambda: None)
+        window = session.run(collector)
         assert target.poll() is None
         assert "TracerPid:\t0" in Path(f"/proc/{target.pid}/status").read_text()
     assert isinstance(session.failure, ZeroDivisionError)
@@ -99,7 +99,7 @@ def test_names_found_below_the_root_of_an_ended_process_go_with_its_last_window(
     }
     for space in spaces.values():
         session.files.names.packages(space.root)
-    session.retire(replace(session.cut(), spaces=spaces))
+    session.retire(replace(session.recorder.cut(), spaces=spaces))
     assert len(session.files.names) == 1
     session.files.names.retire({"/proc/41/root"})
     assert len(session.files.names) == 0

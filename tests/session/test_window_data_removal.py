@@ -22,7 +22,6 @@ from pyprof.collectors.perf.switch_source import PerfSwitchSource
 from pyprof.collectors.perf.tracked_processes import ThreadNames
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.targets import Targets
-from pyprof.collectors.replay import LoggedCollector
 from pyprof.collectors.routing.router import Router
 from pyprof.collectors.routing.stop_fallback import PartialStops
 from pyprof.collectors.thread_start_times import DelayedRemoval
@@ -34,7 +33,6 @@ from pyprof.records import replace
 from pyprof.session.pipeline.sample_windows import Window
 from pyprof.session.process_costs import OwnHeap
 from pyprof.session.session import MAX_CACHED_WINDOWS, Session
-from pyprof.session.thread_dump import CompleteStacksCollector
 from pyprof.session.worker.message_codec import BY_PID, Unpacker, _SpaceFacts
 from pyprof.session.worker.messages import ProcessUpdate
 from pyprof.session.worker.sampler_loop import Sampling
@@ -88,8 +86,6 @@ WITH_PARTS: dict[type, Callable[[], tuple[dict[str, object], list[Part]]]] = {
     Router: plain("_past", "_main", "_partial"),
     PartialStops: plain("_past", "source"),
     WallClockCollector: plain("_source", "_out_of_band"),
-    LoggedCollector: plain("_inner"),
-    CompleteStacksCollector: plain("_collector"),
     PerfSwitchSource: by_switches,
     PerfCollector: by_perf(),
     BpfCollector: by_perf("source"),
@@ -164,7 +160,7 @@ def test_worker_tells_rules_starts_names_and_what_was_said_of_modules() -> None:
         files=SimpleNamespace(starts=starts, names=names),
     )
     for problems in (["/gone"], []):  # the next window may have late samples
-        session.retire(session.cut())
+        session.retire(session.recorder.cut())
         assert list(session.diagnostics.problems) == problems
     assert (rules.told, starts.told, names.told) == ([(left,)] * 2, [(left,)] * 2, [(set(), left)] * 2)
 
@@ -186,7 +182,7 @@ def session_with_a_space() -> tuple[Session, ForgottenSpaces, Window, Window]:
     session, unwinder = Session(Silent(), UnwindOptions(), Diagnostics()), ForgottenSpaces()
     session.__dict__.update(unwinder=unwinder)
     space = AddressSpace(7, 40, 0, (), lambda avma, size: b"", "/proc/40/root", image=ProgramImage())
-    empty = session.cut()
+    empty = session.recorder.cut()
     return session, unwinder, replace(empty, spaces={7: space}), empty
 
 

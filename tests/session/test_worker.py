@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 import pyprof
-from pyprof.collectors.replay import ReplayCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters.base import JournalBeginning
 from pyprof.model.profile import FrameKind, Profile
@@ -36,6 +35,7 @@ from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_process import Worker, WorkerDied, forked, spawned
 from pyprof.unwind.unwinder import Unwinder
 from tests.cli.support import BUSY, PYPROF, python
+from tests.replay.batch_log import ReplayCollector
 from tests.replay.playing import LOGS, unpacked
 from tests.session.support import stacks
 
@@ -81,8 +81,9 @@ def test_worker_gives_the_stacks_of_one_process(name: str, start: Callable[[], W
     """Replay a target whose memory and files only the sampler has, so that the worker must request them."""
     log = LOGS / f"{name}.zip"
     with unpacked(log) as files:
-        session = Session(ReplayCollector(str(log), str(files)), UnwindOptions(), Diagnostics())
-        expected = session.profile(session.run(lambda: None), "replayed", 99, "cpu", ViewOptions())
+        collector = ReplayCollector(str(log), str(files))
+        session = Session(collector, UnwindOptions(), Diagnostics())
+        expected = session.profile(session.run(collector), "replayed", 99, "cpu", ViewOptions())
     with replayed(name, start) as sampling:
         found = sampling.ask(Extent.CUT).profile()
     assert stacks(found) == stacks(expected)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.base import Collector, CollectorStats, Feedback
+from pyprof.collectors.base import CollectorState, CollectorStats, Feedback
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.columns import distinct
 from pyprof.model.interpreter_frames import SampleState
@@ -184,7 +184,7 @@ class Recorder:
     """
 
     def __init__(
-        self, collector: Collector, interning: Interning, diagnostics: Diagnostics, clock: Clock = HERE
+        self, collector: CollectorState, interning: Interning, diagnostics: Diagnostics, clock: Clock = HERE
     ) -> None:
         self.samples = 0
         self._collector = collector

@@ -79,6 +79,8 @@ class Sampling:
         sampled: Set when the collector has ended.
         is_walked: True once the worker has unwound the first samples.
         leaves: True if this process ends with the recording.
+        on_batch: Called with each batch before it is sent to the worker.
+        on_feedback: Called with the feedback about each batch, before the collector gets it.
     """
 
     def __init__(
@@ -117,6 +119,8 @@ class Sampling:
         self.sampled = threading.Event()
         self.is_walked = False
         self.leaves = False
+        self.on_batch: Callable[[SampleBatch], None] = lambda batch: None
+        self.on_feedback: Callable[[Feedback], None] = lambda feedback: None
         self._times = 1.0
         self._awaits_worker = False
         self._collector = collector
@@ -222,6 +226,7 @@ class Sampling:
             beat()
             for batch in self._collector.batches() if not self._requested else ():
                 self._handover.report_sampling()
+                self.on_batch(batch)
                 for part in _parts(batch) if len(batch) else ():
                     self._send_batch(part)
                 self._turn()
@@ -324,7 +329,9 @@ class Sampling:
         fresh = batch if len(live) == len(batch) else batch.take_samples(live)
         look = self._look if taken.look else None
         columns = taken.top, taken.missing, taken.stop
-        self._collector.learn(Feedback(fresh, *columns, look, taken.took_ns, taken.has_new_code))
+        feedback = Feedback(fresh, *columns, look, taken.took_ns, taken.has_new_code)
+        self.on_feedback(feedback)
+        self._collector.learn(feedback)
 
     def _look(self) -> None:
         self._link.send(ScanForCode())

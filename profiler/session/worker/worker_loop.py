@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,7 +20,6 @@ from pyprof.errors import PyprofError
 from pyprof.exporters.base import Journal, JournalBeginning
 from pyprof.model.modules import StatedId
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
-from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.thread_identity import join_labels
 from pyprof.records import replace
 from pyprof.session.pipeline.background_symbolizer import BackgroundSymbolizer
@@ -59,8 +58,8 @@ _NO_WORDS = np.zeros(0, np.uint64)
 _NO_FLAGS = np.zeros(0, np.bool_)
 
 
-class ReportedCollector:
-    """A stand-in for the collector in the worker: it returns what the sampler reported last."""
+class ReportedState:
+    """The state of the collector that the sampler reported last (implements CollectorState)."""
 
     def __init__(self, stats: CollectorStats) -> None:
         self._stats = stats
@@ -70,26 +69,14 @@ class ReportedCollector:
     def update(self, state: SamplerState) -> None:
         self._stats, self._threads = state.stats, state.threads
 
-    def batches(self) -> Iterator[SampleBatch]:
-        return iter(())
-
     def learn(self, feedback: Feedback) -> None:
         self.learned = feedback
 
     def threads(self) -> list[ThreadInfo]:
         return list(self._threads)
 
-    def retire(self) -> None:
-        """Ignore the request: the sampler frees the collector's data."""
-
     def stats(self) -> CollectorStats:
         return self._stats
-
-    def stop(self) -> None:
-        """Ignore the request: the sampler decides when to stop."""
-
-    def close(self) -> None:
-        """Ignore the request: the worker holds no resource of the collector."""
 
 
 class _Observed:
@@ -99,7 +86,7 @@ class _Observed:
         self._lacks_files = lacks_files
         self.now_ns, self.monotonic_ns = begin.begin_ns, begin.monotonic_ns
         self.naming: NamingOptions = begin.naming
-        self.collector = ReportedCollector(begin.stats)
+        self.collector = ReportedState(begin.stats)
         self.diagnostics = Diagnostics()
         clock = Clock(lambda: self.now_ns, lambda: self.monotonic_ns)
         self.session = Session(self.collector, begin.unwind, self.diagnostics, clock=clock)
@@ -151,8 +138,9 @@ class _Observed:
             from pyprof.symbolize.name_cache import SettledFrameCache  # most recordings have no parts
 
             self._settled = self._settled or SettledFrameCache()
-            return self.session.part()
-        window = self.session.cut() if extent is Extent.CUT else self.session.peek_window()
+            return self.session.recorder.part()
+        recorder = self.session.recorder
+        window = recorder.cut() if extent is Extent.CUT else recorder.peek_window()
         return replace(window, unfollowed=state.unfollowed)
 
     def note_profile(self, extent: Extent) -> None:

@@ -1,4 +1,4 @@
-"""A log of a collector's batches for tests, and a collector that replays it.
+"""A log of a collector's batches, and a collector that replays it.
 
 A log has what a collector yields: batches, images, threads. It is a zip file with this layout (arrays as .npy without
 pickle, the rest JSON):

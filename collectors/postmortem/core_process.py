@@ -1,4 +1,4 @@
-"""A collector for a core file: one sample of each thread, the process's mappings and their files.
+"""The process in a core file: its threads, mappings and their files.
 
 Files on this machine also supply what the core's memory lacks. Candidates for a module, best first: the user's choice
 (--exe for the program, --sysroot for all), a file with the same build ID, the same path on this machine.
@@ -11,6 +11,7 @@ are synthetic: one number for each path, so that the mappings of one file belong
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -18,7 +19,6 @@ import numpy as np
 
 from pyprof.collectors.postmortem.saved_threads import (
     RegisterRow,
-    SavedCollector,
     SavedThread,
     SavedThreads,
     choose_first_copy,
@@ -359,8 +359,8 @@ CORE_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 11, 24, 25, 31})
 """Signals that write a core (signal(7)): QUIT ILL TRAP ABRT BUS FPE SEGV XCPU XFSZ SYS."""
 
 
-class CoreFileCollector(SavedCollector):
-    """A collector of one core file.
+class CoreFileProcess:
+    """The process in a core file. `saved` is the collector of its threads.
 
     Args:
         path: The core file.
@@ -391,16 +391,23 @@ class CoreFileCollector(SavedCollector):
         if wrong:
             raise UsageError(f"--exe {exe}: {wrong}")
         self.arch: Arch = _with_pac_mask(arch, self._notes)
-        super().__init__(diagnostics)
-        self._tolerated.update(self._notes.oddities)
+        self._oddities = Counter(self._notes.oddities)
         self._memory = CoreMemory(core)
         self._files = CoreFiles(core, self._notes, self._memory, exe, sysroot)
         self._signal = 0
-        threads, unknown = self._take_threads(core, choose_first_copy(copy, len(self._notes.threads)))
-        self._threads, self.unknown = threads, unknown
+        self._threads, self.unknown = self._take_threads(core, choose_first_copy(copy, len(self._notes.threads)))
         self.pid = self._process_id()
         self.space = self._make_space(core, sysroot)
-        self.saved = SavedThreads(threads, self.arch, self.pid, self._memory, self.space, unknown)
+        self.saved = SavedThreads(
+            self._threads,
+            self.arch,
+            self._memory,
+            self.space,
+            diagnostics,
+            self._thread_infos(),
+            self._oddities,
+            self.unknown,
+        )
 
     def _take_threads(self, core: ElfFile, copy: int) -> tuple[list[SavedThread], frozenset[int]]:
         arch, word = self.arch, register_word_size(core)
@@ -411,7 +418,7 @@ class CoreFileCollector(SavedCollector):
         for thread in self._notes.threads:
             words = np.frombuffer(thread.registers, np.dtype(f"{core.order}u{word}"))
             if max(slots.values()) >= len(words):
-                self._tolerated["thread_without_registers"] += 1
+                self._oddities["thread_without_registers"] += 1
                 continue
             row = np.zeros(len(arch.registers), np.uint64)
             row[list(slots)] = words[list(slots.values())]
@@ -419,7 +426,7 @@ class CoreFileCollector(SavedCollector):
             unknown |= _fp_registers(arch, core, thread, row)
             tid = thread.tid
             if tid <= 0 or tid in seen:
-                self._tolerated["thread_without_id"] += 1
+                self._oddities["thread_without_id"] += 1
                 tid = next(n for n in range(1, len(seen) + 2) if n not in seen)
             seen.add(tid)
             if not threads:
@@ -437,9 +444,9 @@ class CoreFileCollector(SavedCollector):
     def _make_space(self, core: ElfFile, sysroot: str) -> AddressSpace:
         modules = CoreModules(core, self._notes, self._memory, self._files)
         mappings = modules.read_mappings()
-        self._tolerated.update(modules.oddities)
+        self._oddities.update(modules.oddities)
         if self._memory.lost:
-            self._tolerated["core_truncated"] += self._memory.lost
+            self._oddities["core_truncated"] += self._memory.lost
         self._files.space = AddressSpace(0, self.pid, 0, mappings, self._memory.read, sysroot, self._files.find_file)
         return replace(self._files.space, read=self._files.read)
 
@@ -471,7 +478,7 @@ class CoreFileCollector(SavedCollector):
         """Tids in the order of the core file: the thread that received the signal is the first."""
         return [thread.tid for thread in self._threads]
 
-    def threads(self) -> list[ThreadInfo]:
+    def _thread_infos(self) -> list[ThreadInfo]:
         """Return the threads of a core file. It names its process (NT_PRPSINFO), but not its threads."""
         name = self._notes.process.name if self._notes.process else ""
         return [ThreadInfo(self.pid, t.tid, name if t.tid == self.pid else "", name) for t in self._threads]

@@ -1,4 +1,4 @@
-"""A collector for a minidump or a microdump: one sample of each thread, the mappings and their files.
+"""The process in a minidump or a microdump: its threads, mappings and their files.
 
 The mappings are the modules, other mappings that the dump states, and regions of stacks. Unlike a core file, a dump
 does not contain the modules' memory. A file is the right one if its id is the stated one.
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from pyprof.collectors.postmortem.saved_threads import SavedCollector, SavedThread, SavedThreads, choose_first_copy
+from pyprof.collectors.postmortem.saved_threads import SavedThread, SavedThreads, choose_first_copy
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
 from pyprof.model.arch import Arch, find_arch
@@ -172,8 +172,8 @@ MAX_TID = 1 << 31
 """Upper bound of thread and process ids (PID_MAX_LIMIT of the kernel)."""
 
 
-class MinidumpCollector(SavedCollector):
-    """A collector of one sample of each thread in a crash dump.
+class DumpedProcess:
+    """The process in a crash dump. `saved` is the collector of its threads.
 
     Args:
         path: The minidump or microdump.
@@ -196,8 +196,6 @@ class MinidumpCollector(SavedCollector):
         arch = find_arch(*ELF_MACHINES[self.dump.processor])
         assert arch is not None
         self.arch: Arch = arch
-        super().__init__(diagnostics)
-        self._tolerated.update(self.dump.oddities)
         crashed = self.dump.exception.tid if self.dump.exception else self.dump.requested_by
         ordered = sorted(self.dump.threads, key=lambda thread: thread.tid != crashed)
         self._infos = _with_ids_of_their_own(ordered, self.dump)
@@ -209,8 +207,10 @@ class MinidumpCollector(SavedCollector):
         mappings = read_mappings(self.dump)
         memory = self.dump.memory
         self.space = AddressSpace(0, self.pid, 0, mappings, memory.read, sysroot, files.find_file, files.find_stated)
-        self.saved = SavedThreads(threads, arch, self.pid, memory, self.space)
         self.exe = files.program
+        process = base_name(self.exe)
+        infos = [ThreadInfo(self.pid, tid, thread.name, process) for tid, thread in self._infos.items()]
+        self.saved = SavedThreads(threads, arch, memory, self.space, diagnostics, infos, self.dump.oddities)
 
     @property
     def order(self) -> list[int]:
@@ -234,10 +234,6 @@ class MinidumpCollector(SavedCollector):
             special[self.dump.exception.tid] = "crashed" if self.crashed else "asked for the dump"
         states.update((tid, state) for tid, state in special.items() if tid in states)
         return states
-
-    def threads(self) -> list[ThreadInfo]:
-        process = base_name(self.exe)
-        return [ThreadInfo(self.pid, tid, thread.name, process) for tid, thread in self._infos.items()]
 
 
 def looks_like_dump(path: str) -> bool:
