@@ -67,7 +67,7 @@ def stat_entry(path: str, folder: int | None = None) -> os.stat_result | None:
         raise OutputError(f"{path} is a directory", "name a file: -o FILE")
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
         kind = "a pipe" if stat.S_ISFIFO(found.st_mode) else "a socket" if stat.S_ISSOCK(found.st_mode) else "a device"
-        raise OutputError(f"{path} is {kind}, not a file", f"to write into it all the same: -o - > {path}")
+        raise OutputError(f"{path} is {kind}, not a file", f"to write into it anyway: -o - > {path}")
     return found
 
 
@@ -152,7 +152,7 @@ def open_folder(path: str) -> int:
         if not stat.S_ISDIR(found.st_mode):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if others - {found.st_uid}:
-            raise OSError(errno.EPERM, "a link of another user leads there")
+            raise OSError(errno.EPERM, "it is a symbolic link of another user")
         return os.dup(at)
 
 

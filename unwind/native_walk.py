@@ -451,7 +451,7 @@ def open_library(folder: Path, machine: str) -> ctypes.CDLL:
     try:
         expected = json.loads((folder / "manifest.json").read_bytes())["objects"].get(path.name)
         if expected is None:
-            raise NativeCodeError(f"pyprof has none for {machine}")
+            raise NativeCodeError(f"pyprof has no native code for {machine}")
         if digest_object(path.read_bytes()) != expected:
             raise NativeCodeError(f"{path} is not the object that its manifest describes")
         library = ctypes.CDLL(str(path))

@@ -100,7 +100,7 @@ def add_comparing(how: argparse._ArgumentGroup) -> None:
         "--fail-over",
         type=percentage,
         metavar="PERCENT",
-        help=f"exit code {GREW} if a function grew by more, and not by chance",
+        help=f"exit code {GREW} if a function grew significantly by more than this",
     )
 
 

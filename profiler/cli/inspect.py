@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Show what the unwind tables of an object file say: which sections it has, how many
-functions each source covers and what is wrong with it; with --rows the rows themselves in
-algebra; with --compare where two sources disagree. Also of a Breakpad symbol file: its
+functions each source covers and what is wrong with it; with --rows the rows themselves as
+formulas; with --compare where two sources disagree. For a Breakpad symbol file it shows the
 records, and STACK CFI and STACK WIN as rows.
 """
 

@@ -13,13 +13,13 @@ from pyprof.cli.terminal_output import HelpFormatter
 DESCRIPTION = """\
 Write the Breakpad symbol file of an ELF file: functions, lines and inlined functions from
 its DWARF, symbols, and unwind rules from its unwind tables; a separate debug file is used
-where there is one. What the format cannot say is left out and counted on standard error.
+where there is one. What the format cannot express is left out and counted on standard error.
 """
 
 EPILOG = """\
-A store is a folder of NAME/ID/NAME.sym; --store makes what is missing of it. Without -o
-and --store the text goes to standard output. --upload sends it to a pyprof server, which then
-names code of this build-id in its answers.
+A store is a folder of NAME/ID/NAME.sym; --store creates missing folders. Without -o and
+--store the text goes to standard output. --upload sends it to a pyprof server, which then
+names code of this build-id in its responses.
 
 exit status:
   0 written, 1 error, 2 wrong usage.

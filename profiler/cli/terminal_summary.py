@@ -184,7 +184,7 @@ def _processor_time(summary: Summary) -> str:
         return ""
     short = summary.not_sampled_s - summary.lost_s - summary.kernel_s
     reasons = (
-        (short, "ran too short"),
+        (short, "ran too briefly"),
         (summary.lost_s, "in lost records"),
         (summary.kernel_s, "in the kernel"),
     )

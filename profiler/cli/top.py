@@ -79,7 +79,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     how.add_argument("-o", "--output", metavar="FILE", help="save all samples at the end, also if the terminal is lost")
     how.add_argument("--once", action="store_true", help="print one table after one interval, for scripts")
     how.add_argument(
-        "-n", "--rows", type=positive_int, default=30, metavar="N", help="rows of --once (default: %(default)d)"
+        "-n",
+        "--rows",
+        type=positive_int,
+        default=30,
+        metavar="N",
+        help="number of rows with --once (default: %(default)d)",
     )
     add_sampling(parser)
     add_unwinding(parser)

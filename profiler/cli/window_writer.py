@@ -160,7 +160,9 @@ class WindowWriter:
             share = percent(spent.children_s, spent.own_s + spent.children_s)
             return f"{share} of the processor time was its children's, which were not followed: add -s"
         if profile.summary.processor_s and profile.summary.not_sampled_s:
-            return "what ran was too short for this rate, or its records were lost: a higher rate (-r 999) may help"
+            return (
+                "the threads ran too briefly for this rate, or their records were lost: a higher rate (-r 999) may help"
+            )
         children = "" if followed else "; -s follows its children"
         if self.options.mode != "cpu":
             return f"the target ended before it could be sampled, or did not run{children}"

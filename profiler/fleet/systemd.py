@@ -137,7 +137,7 @@ def quoted(word: str) -> str:
         ValueError: A unit cannot contain this word.
     """
     if not word.isprintable():
-        raise ValueError(f"{word!r} cannot stand in a unit")
+        raise ValueError(f"{word!r} cannot be written in a systemd unit")
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"' if set(escaped) & set(" '\";\\") or not escaped else escaped
 

@@ -199,7 +199,7 @@ def _moment(text: str) -> int:
 
 
 def _timed(profile: Profile, from_ns: int, until_ns: int) -> Profile:
-    """Return a profile with the times of its push request if it has no times of its own."""
+    """Return a profile with the times of its push request if the profile states none."""
     if profile.start_ns or not 0 < from_ns <= until_ns < 1 << 62:
         return profile
     length = profile.duration_ns or until_ns - from_ns

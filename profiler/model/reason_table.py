@@ -20,20 +20,20 @@ ENDS = (
     Reason("no_rule", Stage.STACKS,
            "No unwind table covers an address, and frame pointers did not lead on either.",
            hint="give a file with unwind tables, or a symbol file (--symbols): pyprof inspect FILE says what a file "
-           "has; for code made at run time, --scan guesses what is outside",
+           "has; for JIT code, --scan guesses the outer frames",
            title="no unwind rule", cuts=True),
     Reason("unreadable", Stage.STACKS,
            "The next frame needed memory that the copy of the stack does not hold.",
            hint="use the larger --stack-size that the marker in the picture names",
            title="stack not readable", cuts=True),
     Reason("stuck", Stage.STACKS,
-           "The next frame would lie inside the one before: a table or the stack is wrong there.",
+           "The next frame would lie inside the one before: the unwind table or the stack is wrong there.",
            title="stack does not ascend", cuts=True),
-    Reason("depth", Stage.STACKS, "The stack has more frames than are walked.",
+    Reason("depth", Stage.STACKS, "The stack has more frames than pyprof unwinds.",
            hint="use a larger --max-depth", title="maximum depth", cuts=True),
     Reason("late", Stage.STACKS,
-           "The recording ended before the stack was unwound: only the innermost frame is known. The time of "
-           "functions themselves is right, their time with callees is too little.",
+           "The recording ended before the stack was unwound: only the innermost frame is known. The own time of "
+           "functions is right, their total time is too small.",
            hint="use a lower rate (-r)", title="no time left to unwind", cuts=True),
     Reason("gone", Stage.STACKS,
            "The process exited or called exec before its stack was copied, or the stack was swapped out. Only the "
@@ -44,9 +44,9 @@ ENDS = (
            "outside the unwinder cannot be found at that moment.",
            title="in the unwinder", cuts=True),
     Reason("not_sampled", Stage.SAMPLING,
-           "Processor time that no sample stands for: of threads or processes that ran too short, whose records were "
-           "lost, or in the kernel where it may not be sampled. The marker in the picture says which.",
-           hint="use a higher rate (-r) where they ran too short, a lower one where records were lost",
+           "Processor time without samples: threads or processes ran too briefly, their records were lost, or the "
+           "time was in the kernel, which may not be sampled. The marker in the picture says which.",
+           hint="use a higher rate (-r) if they ran too briefly, a lower one if records were lost",
            title="not sampled"),
     Reason("no_*", Stage.INTERPRETER,
            "The native stack is whole, but functions of that language in it were not read: the warning "
@@ -59,12 +59,12 @@ ENDS = (
 
 SAMPLING = (
     Reason("samples_lost", Stage.SAMPLING,
-           "The kernel had no room for a sample: pyprof was too slow to read the ones before.",
+           "The ring buffer was full when the kernel took a sample: pyprof was too slow to read earlier ones.",
            hint="use a lower rate (-r) or a smaller --stack-size",
            lacks="sample{s} lost", title="sample lost: the ring was full"),
     Reason("switch_records_lost", Stage.SAMPLING,
-           "The kernel had no room to say when a thread left its processor or came back: that time is counted like "
-           "the time around it.",
+           "The ring buffer was full when a thread left its processor or came back: that time is counted like the "
+           "time around it.",
            hint="use a lower rate (-r)",
            lacks="switch{es} not recorded", title="record of a switch lost: the ring was full"),
     Reason("kernel_throttled", Stage.SAMPLING,
@@ -73,59 +73,63 @@ SAMPLING = (
            lacks="time{s} throttled by the kernel",
            title="kernel throttled the sampling (kernel.perf_event_max_sample_rate)"),
     Reason("sample_without_registers", Stage.SAMPLING,
-           "The kernel took a sample of a thread whose memory was gone already: it has no stack.",
+           "The kernel took a sample of a thread that had already released its memory: the sample has no stack.",
            title="sample without registers (a thread that ends)"),
     Reason("kernel_thread_sample", Stage.SAMPLING,
            "The processor worked for the kernel itself, in no process. Such samples are in no profile.",
            title="sample of a kernel thread"),
     Reason("unknown_process_sample", Stage.SAMPLING,
-           "The sample is of a process that ended before it could be looked at, or that may not be looked at.",
+           "The process ended before pyprof could read it, or pyprof may not read it.",
            lacks="sample{s} of processes that could not be read",
            title="sample of a process that is not known"),
     Reason("bpf_stack_too_long", Stage.SAMPLING,
-           "A program in the kernel copies 256 KB of a stack, and where it began. Threads whose callers lie in between "
-           "are stopped for their samples.", title="stack longer than a record of the kernel's program holds"),
+           "The BPF program copies the innermost 256 KB of a stack and the part at its root. Threads with frames in "
+           "between are stopped for their samples.", title="stack longer than a record of the kernel's program holds"),
     Reason("goroutine_labels_unreadable", Stage.SAMPLING,
-           "A goroutine had labels that could not all be read: at most 8 are, from memory that is not paged out.",
+           "Not all labels of a goroutine could be read: pyprof reads at most 8, and none from memory that is paged "
+           "out.",
            title="goroutines whose labels were not readable"),
     Reason("too_many_label_sets", Stage.SAMPLING,
-           "Samples of a window have more than 16,384 sets of labels. Those with further ones are shown without.",
+           "Samples of a window have more than 16,384 sets of labels. Samples with further sets are shown without "
+           "labels.",
            title="samples without their labels: too many sets"),
     Reason("stack_end_unknown", Stage.SAMPLING,
            "The first sample of a thread came while its process changed its mappings. 64 KB of its stack were copied.",
            title="stack's end not known while mappings change"),
     Reason("bpf_time_limit", Stage.SAMPLING,
-           "The program in the kernel had worked for more than 1 ms on a sample: frames or a part of the "
-           "stack are missing.", title="kernel's program had no more time for a sample"),
+           "The BPF program reached its limit of 1 ms for a sample: frames or a part of the stack are missing.",
+           title="kernel's program had no more time for a sample"),
     Reason("wait_end_lost", Stage.SAMPLING,
-           "The ring was full when a thread came back to its processor: this time is in its thread's sum, without "
-           "a stack.",
+           "The ring buffer was full when a wait ended: its time counts for the thread, but has no stack.",
            hint="use a longer --min-block", title="end of a wait found no room in the ring"),
     Reason("waits_clipped", Stage.SAMPLING,
-           "The waits of a thread added up to more than the time of the window. They were made shorter, by so many "
+           "The waits of a thread added up to more than the time of the window. They were shortened by this many "
            "milliseconds.",
            lacks="ms of waits above the time of the window left out",
            title="waits of a thread longer than the window, in ms"),
     Reason("switch_in_missed", Stage.SAMPLING,
-           "The kernel did not report a switch: such a wait ends with its wake-up, its time for a processor is "
-           "missing.", title="arrival of a thread at a processor that the kernel did not report"),
+           "The kernel did not report that a thread got a processor: its wait ends at the wakeup, and the time in "
+           "which it waited for a processor is missing.",
+           title="arrival of a thread at a processor that the kernel did not report"),
     Reason("thread_without_interpreter_state", Stage.INTERPRETER,
            "The interpreter did not know the thread when it was sampled: it runs native code only, has just begun, or "
            "its state was swapped out.", title="thread of an interpreter's process without a state in it"),
     Reason("worker_not_confined", Stage.OPTIONS,
-           "The kernel refused a filter of system calls (seccomp), or there is none for this machine: a hole in a "
-           "parser would be one with the rights that are left.", title="the process that parses is not confined"),
+           "The kernel refused a filter of system calls (seccomp), or there is none for this machine: a security "
+           "hole in a parser would give an attacker the rights that the worker still has.",
+           title="the process that parses is not confined"),
     Reason("worker_user_shared", Stage.OPTIONS,
-           "The process that parses runs as the user nobody (65534), because the user namespace has no unused user: "
-           "other processes of that user may end it.", title="the worker shares its user with other processes"),
+           "The worker, which parses files, runs as the user nobody (65534), because the user namespace has no "
+           "unused user: other processes of that user may end it.",
+           title="the worker shares its user with other processes"),
     Reason("file_broker_gone", Stage.FILES,
-           "The process that opens files for the process that parses has ended, for example because memory was short: "
-           "names and unwind tables of files that were not open by then are missing.",
+           "The file broker, a process that opens files for the worker, has ended, for example because memory was "
+           "short: names and unwind tables of files that were not open yet are missing.",
            hint="record again; dmesg says whether the kernel ended it because memory was short",
            title="the process that opens files has ended"),
     Reason("interpreter_search_timeout", Stage.INTERPRETER,
-           "The process that parses did not say in ten seconds whether a program's files hold an interpreter: its "
-           "functions are missing.",
+           "The worker, which parses files, did not find out in ten seconds whether a program's files have an "
+           "interpreter: the interpreter's functions are missing.",
            hint="record again when the machine is less busy",
            lacks="program{s} whose interpreter was not found",
            title="search for an interpreter in files that took too long"),
@@ -138,12 +142,13 @@ SAMPLING = (
            title="more frames of an interpreter than a record of the kernel's program holds"),
     Reason("ring_record_invalid", Stage.SAMPLING,
            "The kernel's ring buffer held something other than valid records. pyprof skipped it.",
-           lacks="piece{s} of the kernel's records not understood", title="ring held something else than records"),
+           lacks="piece{s} of the kernel's records not understood", title="ring held something other than records"),
     Reason("thread_blocked_before_stop", Stage.SAMPLING,
            "The thread was listed as running and had blocked when it was stopped. It is not counted as running. "
            "Nothing is missing.", title="thread blocked before the stop"),
     Reason("thread_ran_while_read", Stage.SAMPLING,
-           "A sleeping thread woke up while its stack was read, so that the stack might be a mix of two: not used.",
+           "A sleeping thread woke up while its stack was read, so its stack may be a mix of two stacks: it is not "
+           "used.",
            title="thread ran while it was read from outside"),
     Reason("sleeping_thread_not_stopped", Stage.SAMPLING,
            "Only a stop could have shown the thread's whole stack, and its system call is one that a stop ends with "
@@ -152,8 +157,7 @@ SAMPLING = (
            "The target mapped or unmapped a file at that moment; what is mapped was read again.",
            title="modules changed while a sample was taken"),
     Reason("stack_size_exceeded", Stage.SAMPLING,
-           "What was copied of the stack does not agree with what was read of it before, so that its outer part is "
-           "unknown.",
+           "The copied part of the stack differs from what was read before, so its outer frames are unknown.",
            hint="use the --stack-size that the marker in its place names",
            lacks="stack{s} longer than --stack-size", title="stack longer than --stack-size, cut there"),
     Reason("stack_completed", Stage.SAMPLING,
@@ -166,7 +170,7 @@ TARGET = (
            "The process ended before pyprof found it or took a sample of it.",
            lacks="process{es} ended before the first sample", title="process ended before its first sample"),
     Reason("too_many_mappings", Stage.TARGET,
-           "The process has more mappings than are read. Code outside of them has no unwind table.",
+           "The process has more mappings than pyprof reads. Code outside of them has no unwind table.",
            lacks="process{es} with too many mappings to read all",
            title="process * has too many mappings to read all: its stacks may be cut"),
     Reason("process_not_permitted", Stage.TARGET,
@@ -178,7 +182,7 @@ TARGET = (
            "program.",
            hint="run pyprof as root, or with CAP_SYS_PTRACE",
            lacks="process{es} that pyprof may not read any more",
-           title="process may not be looked at any more"),
+           title="process may no longer be read"),
     Reason("thread_not_traceable", Stage.TARGET,
            "Another program traces the thread, or pyprof lacks the right to stop it.",
            hint="run pyprof doctor PID, which says why",
@@ -195,7 +199,7 @@ TARGET = (
            lacks="sample{s} of another architecture", title="thread ran code of another architecture"),
     Reason("thread_ended", Stage.TARGET,
            "The thread ended between the list of threads and the read of its registers.",
-           title="thread ended while it was looked at"),
+           title="thread ended while it was read"),
     Reason("too_many_new_processes", Stage.TARGET,
            "More child processes started at once than pyprof can follow: some were not sampled.",
            lacks="time{s} that too many processes began at once",
@@ -316,7 +320,7 @@ DUMPS = (
            title="minidump: *"),
     Reason("minidump_without_modules", Stage.FILES,
            "The minidump has no list of modules. pyprof took the files of its mappings as modules.",
-           title="minidump without a list of modules: made up from its mappings"),
+           title="minidump without a list of modules: made from its mappings"),
     Reason("minidump_truncated", Stage.FILES,
            "The file ends before the memory that it lists. Stacks that lay there are cut short.",
            hint="use a minidump that is whole", title="minidump cut off: memory missing"),
@@ -523,7 +527,7 @@ SPOOL = (
            title="spool: window not kept for pyprof agent record, it could not be written"),
     Reason("spool_file_not_segment", Stage.SPOOL,
            "The spool's folders have a file that is not a segment. The agent does not change it.",
-           title="spool: file that is no segment"),
+           title="spool: file that is not a segment"),
     Reason("refused_segment_dropped", Stage.SPOOL,
            "The spool keeps 100 of the segments that a receiver refused for good, for each reason.",
            title="spool: refused segment dropped, more than are kept"),
@@ -552,11 +556,12 @@ REFUSALS = (
     Reason("collector_refused", Stage.SAMPLING, "The collector cannot be used here; another one may work.",
            hint="use --collector auto, or run pyprof doctor PID, which names all of them"),
     Reason("worker_died", Stage.STACKS,
-           "The process that unwinds and names has ended: windows that were written stay, the one under way is lost.",
-           hint="close windows more often (--every): a signal 9 is mostly the kernel's, because memory was short"),
+           "The worker, which unwinds and resolves names, has ended: windows that were written stay, the current one "
+           "is lost.",
+           hint="write windows more often (--every); signal 9 mostly means that the kernel was out of memory"),
     Reason("malformed", Stage.FILES, "A file or a table breaks its own format."),
     Reason("recording_unreadable", Stage.FILES,
-           "A recording, or another profiler's file, is none, is broken, or is of a newer version."),
+           "The file is not a recording or profile, is broken, or is of a newer version."),
     Reason("not_written", Stage.OUTPUT, "The output cannot be written.", hint="choose another place: -o FILE"),
     Reason("failed", Stage.TARGET, "The command failed for the reason that the message states."),
 )

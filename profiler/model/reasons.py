@@ -85,33 +85,35 @@ NOTES = (
     Reason("until_interpreter", Stage.SAMPLING,
            "Until an interpreter was found, perf_events recorded: {seconds:.1f} s"),
     Reason("until_second_stack", Stage.SAMPLING,
-           "Until a thread had stacks that go on in another one, perf_events recorded: {seconds:.1f} s"),
+           "Until a thread had a stack that continues on another one, perf_events recorded: {seconds:.1f} s"),
     Reason("until_short_lives", Stage.SAMPLING,
            "Until short stops had missed too much, because processes or threads ended first: {seconds:.1f} s"),
     Reason("no_stops_needed", Stage.SAMPLING,
            "Until an interpreter was found, no program needed stops, and perf_events recorded: {seconds:.1f} s"),
     Reason("threads_stopped_for_depth", Stage.STACKS,
            "Stopped for their samples: {threads:thread|threads} with stacks that are longer than the kernel copies, "
-           "or go on in another stack (--stack-size 64K stops nothing)"),
+           "or that continue on another stack (--stack-size 64K avoids these stops)"),
     Reason("processes_stopped_for_depth", Stage.STACKS,
            "Stopped for their samples: {threads:thread|threads} with stacks that are longer than the kernel copies, "
-           "or go on in another stack, and then all threads of {processes:process|processes} (--stack-size 64K stops "
-           "nothing)"),
+           "or that continue on another stack, and then all threads of {processes:process|processes} (--stack-size 64K "
+           "avoids these stops)"),
     Reason("sleepers_from_outside", Stage.SAMPLING, "Sleeping threads were read from outside: none was stopped"),
     Reason("idle_hidden", Stage.SAMPLING,
            "idle: {threads:thread|threads}, {seconds:.1f} s hidden; --idle shows them"),
     Reason("idle_whole", Stage.SAMPLING,
            "idle: {seconds:.1f} s of the hidden time is in {functions}, which waited for a queue all the time"),
     Reason("only_idle", Stage.SAMPLING, "idle: only waits for work were recorded; they are shown"),
-    Reason("waits", Stage.SAMPLING, "Time off the processor is exact; its stacks are of when threads left it"),
+    Reason("waits", Stage.SAMPLING, "Off-CPU time is exact; its stacks are those with which threads left their "
+                                    "processors"),
     Reason("waits_from_outside", Stage.SAMPLING,
-           "Time off the processor is exact; its stacks are read from outside (those of when threads left it: sudo "
-           "sysctl kernel.perf_event_paranoid=1)"),
+           "Off-CPU time is exact; its stacks are read from outside (for those with which threads left their "
+           "processors: sudo sysctl kernel.perf_event_paranoid=1)"),
     Reason("switches_lost", Stage.SAMPLING,
-           "Records of switches were lost: {seconds:.2g} s on or off the processor is counted like the time around it"),
+           "Records of context switches were lost: {seconds:.2g} s on or off processors are counted like the time "
+           "around them"),
     Reason("waits_by_program", Stage.SAMPLING,
-           "Time off the processor is exact but for a few waits in a thousand; waits of {least_ms:g} ms and more have "
-           "the stacks of when they began"),
+           "Off-CPU time is exact except for a few waits in a thousand; waits of {least_ms:g} ms and more have the "
+           "stacks with which they began"),
     Reason("stub_states_unknown", Stage.TARGET,
            "The stub does not say which threads run: sleeping ones are sampled too"),
     Reason("read_from_collapsed", Stage.OUTPUT, "Read from collapsed stacks, which have no times and threads"),
@@ -133,8 +135,8 @@ NOTES = (
            "Left out: {count:process|processes} that may not be sampled; as root, more of them may"),
     Reason("process_left_out", Stage.TARGET, "Left out: {why}"),
     Reason("children_polled", Stage.TARGET,
-           "Children were found by looking for them at each sampling time: those that lived shorter are not in the "
-           "profile (as root the kernel reports each one)"),
+           "Children were found by polling at each sampling time: those that ended between two of them are not in "
+           "the profile (as root the kernel reports each one)"),
     Reason("calls_cut_short", Stage.TARGET,
            "Stops have cut system calls of {threads:thread|threads} short. From then on such a thread is stopped in "
            "one round of {rounds}, and its samples count for all of them"),
@@ -145,15 +147,15 @@ NOTES = (
            "To keep the agent's budget one of {times} sampling times was used, whose samples stand for all of them, "
            "and one of {processes} processes was recorded", hint="set a larger budget.cpu or budget.memory"),
     Reason("shares_of_windows", Stage.SERVER,
-           "Shares are by {samples:,.0f} samples of {percent:.0f} % of the time: with 95 % probability a share of a "
-           "half is right to within {width:.1f} points of a hundred"),
+           "Shares are by {samples:,.0f} samples of {percent:.0f} % of the time: with 95 % probability a share of 50 % "
+           "is right to within {width:.1f} percentage points"),
     Reason("shares_by_samples", Stage.SAMPLING,
            "Sums are processor time by the kernel's clocks. Shares are by {samples:.0f} samples of {percent:.0f} % of "
-           "it: with 95 % probability a share of a half is right to within {width:.0f} points of a hundred"),
+           "it: with 95 % probability a share of 50 % is right to within {width:.0f} percentage points"),
     Reason("sums_by_samples", Stage.SAMPLING,
            "Sums are the times that samples stand for: the kernel's clocks of the processes are not known. Shares are "
-           "by {samples:.0f} samples: with 95 % probability a share of a half is right to within {width:.0f} points "
-           "of a hundred"),
+           "by {samples:.0f} samples: with 95 % probability a share of 50 % is right to within {width:.0f} "
+           "percentage points"),
     Reason("window_recovered", Stage.SAMPLING,
            "The agent or its worker was killed in this window, which ends at the last checkpoint: later samples are "
            "lost"),
@@ -163,18 +165,19 @@ NOTES = (
     Reason("kernel_not_sampled", Stage.SAMPLING,
            "Time in the kernel has no samples; to sample it: sudo sysctl kernel.perf_event_paranoid=1"),
     Reason("stacks_not_copied", Stage.SAMPLING,
-           "Cut short in this mode: stacks that are longer than the kernel copies, or go on in another stack "
+           "Cut short in this mode: stacks that are longer than the kernel copies, or that continue on another stack "
            "(--collector ptrace records them completely)"),
     Reason("switches_in_part", Stage.SAMPLING,
-           "{threads:thread|threads} switched so often that only a part of it was recorded; the rest is counted like "
-           "that"),
+           "{threads:thread|threads} switched so often that only a part of the time was recorded; the rest is "
+           "counted in the same proportions"),
     Reason("switches_of_machine_in_part", Stage.SAMPLING,
-           "The machine switched threads so often that only a part of it was recorded; the rest is counted like that"),
-    Reason("too_short", Stage.SAMPLING, f"Not sampled: {_PART}, by threads or processes that ran too short to be "
-        "seen: marked [not sampled]"),
+           "The machine switched threads so often that only a part of the time was recorded; the rest is counted "
+           "in the same proportions"),
+    Reason("too_short", Stage.SAMPLING,
+           f"Not sampled: {_PART}, by threads or processes that ran too briefly to be sampled: marked [not sampled]"),
     Reason("too_short_or_late", Stage.SAMPLING,
-           f"Not sampled: {_PART}, by what ran too short to be seen, or had left its processor before the profiler, "
-           "which may not come before others (CAP_SYS_NICE), had one: marked [not sampled]"),
+           f"Not sampled: {_PART}, by threads that ran too briefly, or left their processor before pyprof got one, "
+           "because it may not raise its priority (CAP_SYS_NICE): marked [not sampled]"),
     Reason("records_lost", Stage.SAMPLING,
            f"Not sampled: {_PART}, whose records were lost: marked [not sampled]"),
     Reason("kernel_time", Stage.SAMPLING,
@@ -189,7 +192,7 @@ NOTES = (
     Reason("no_lock", Stage.OPTIONS, "The interpreter is free-threaded: it has no GIL"),
     Reason("recording_interrupted", Stage.OUTPUT,
            "The recording was interrupted or is still running: it ends with the last second that was written"),
-    Reason("kept_unreadable", Stage.OUTPUT, "A part of what was kept could not be read"),
+    Reason("kept_unreadable", Stage.OUTPUT, "Some of the kept windows could not be read"),
     Reason("segments_unreadable", Stage.SPOOL,
            "{count:segment|segments} could not be read, the first: {first}"),
     Reason("older_sentence", Stage.OUTPUT, "{text}"),
@@ -208,7 +211,8 @@ WARNINGS = (
 STOPS = (
     Reason("without_trampoline", Stage.INTERPRETER, "CPython {version} runs in it without a perf trampoline."),
     Reason("waits_of_greenlets", Stage.INTERPRETER,
-           "It runs greenlets, whose frames wait on C stacks: by waits that is read in stops."),
+           "It runs greenlets, whose suspended frames are on C stacks: where waits are recorded, these are read in "
+           "stops."),
 )
 """Facts about a process because of which it is sampled by stops (collectors/plan.py)."""
 

@@ -53,7 +53,7 @@ def labels_of(labels: Mapping[str, str]) -> Labels:
         raise UsageError(f"there are {len(labels)} labels, {MOST} at most may be given")
     for name, value in labels.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise UsageError(f"label {name!r}: a label is text", "labels={'env': 'prod'}")
+            raise UsageError(f"label {name!r}: name and value must be text", "labels={'env': 'prod'}")
         if not name or not value or max(len(name), len(value)) > LONGEST or not (name + value).isprintable():
             raise UsageError(f"label {name!r}: name and value have 1 to {LONGEST} printable letters each")
         if "=" in name or name in RESERVED or name.startswith(_PPROF):

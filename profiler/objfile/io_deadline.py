@@ -35,7 +35,7 @@ _POLL_INTERVAL_S = 0.05
 _MOUNT = b"mnt_id:"
 _MAX_INFO = 4096
 _LOCAL = (b"tmpfs", b"devtmpfs", b"ramfs", b"hugetlbfs", b"btrfs", b"zfs", b"proc", b"sysfs")
-"""Names of file systems that use no disk and are local nevertheless."""
+"""Names of local file systems that have no device number of a disk."""
 
 
 _over: Callable[[], bool] = bool

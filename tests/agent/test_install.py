@@ -65,7 +65,7 @@ def test_service_without_a_configuration_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["a\nExecStartPre=/bin/rm", "\x1b[0m"])
 def test_word_that_no_unit_can_hold_is_refused(word: str) -> None:
-    with pytest.raises(ValueError, match="cannot stand in a unit"):
+    with pytest.raises(ValueError, match="cannot be written in a systemd unit"):
         systemd.quoted(word)
 
 

@@ -177,8 +177,8 @@ def test_time_that_was_not_sampled_is_a_row_above_one_percent(share: float) -> N
 def test_processor_time_is_what_was_sampled_and_what_was_not_by_reason() -> None:
     said = running_text(profile(processor_s=0.5, not_sampled_s=0.3, lost_s=0.06, kernel_s=0.04, late_s=0.1))
     assert (
-        "0.50 s of processor time: 0.20 s sampled, 0.30 s not (0.20 s ran too short, 0.06 s in lost records, 0.04 s in "
-        "the kernel)"
+        "0.50 s of processor time: 0.20 s sampled, 0.30 s not (0.20 s ran too briefly, 0.06 s in lost records, 0.04 s "
+        "in the kernel)"
     ) in said, "sampling times that were missed share the time of the samples"
     assert "samples lost" not in said, "records that were lost are told once, as time"
     assert "12 samples lost" in running_text(profile(processor_s=0.5))

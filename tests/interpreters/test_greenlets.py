@@ -136,5 +136,7 @@ def test_program_that_imports_greenlet_late_is_stopped_if_waits_are_recorded(tmp
     done = warm.run("record", "--mode", "wall", *options, "--", *command, timeout=120)
     assert done.returncode == 128 + signal.SIGALRM, done.stderr
     found = json.loads(summary.read_text())
-    assert any("by waits that is read in stops" in str(note) for note in found["notes"]), found["notes"]
+    assert any("where waits are recorded, these are read in stops" in str(note) for note in found["notes"]), found[
+        "notes"
+    ]
     assert found["stops"]["count"] > 0

@@ -356,7 +356,8 @@ def test_summary_tells_stage_meaning_and_what_helps() -> None:
             "count": 2,
             "title": "sample lost: the ring was full",
             "stage": "sampling",
-            "meaning": "The kernel had no room for a sample: pyprof was too slow to read the ones before.",
+            "meaning": "The ring buffer was full when the kernel took a sample: pyprof was too slow to read earlier "
+            "ones.",
             "hint": "use a lower rate (-r) or a smaller --stack-size",
         },
     ]
@@ -364,7 +365,7 @@ def test_summary_tells_stage_meaning_and_what_helps() -> None:
         "depth": {
             "title": "cut short: maximum depth",
             "stage": "stacks",
-            "meaning": "The stack has more frames than are walked.",
+            "meaning": "The stack has more frames than pyprof unwinds.",
             "hint": "use a larger --max-depth",
         }
     }

@@ -48,7 +48,7 @@ def test_each_reason_is_a_block_and_a_sentence() -> None:
     found = with_unseen(window(account))
     assert blocks(found) == {NOT_SAMPLED: 200, LOST: 100, IN_KERNEL: 400}
     short, lost, kernel = (note.text for note in processor_time(window(account)).notes)
-    assert "0.20 s of 1.00 s of processor time (20 %), by threads or processes that ran too short" in short
+    assert "0.20 s of 1.00 s of processor time (20 %), by threads or processes that ran too briefly" in short
     assert "0.10 s of 1.00 s of processor time (10 %), whose records were lost" in lost
     assert "0.40 s of 1.00 s of processor time (40 %), in the kernel" in kernel
     assert processor_time(window(account)).late == 0
@@ -59,7 +59,7 @@ def test_who_waits_for_processors_does_not_call_short_what_it_was_late_for() -> 
     found = with_unseen(window(account))
     assert blocks(found) == {LATE: 600, LOST: 100}
     late, _ = (note.text for note in processor_time(window(account)).notes)
-    assert "0.60 s of 1.00 s of processor time (60 %), by what ran too short to be seen, or had left its" in late
+    assert "0.60 s of 1.00 s of processor time (60 %), by threads that ran too briefly, or left their" in late
     assert processor_time(window(account)).not_sampled == 0.7
 
 

@@ -290,8 +290,8 @@ def test_unsigned_offsets_wrap_to_what_a_column_holds() -> None:
     [
         (b"\x17\x00", "unknown instruction 0x17"),
         (b"\x3f", "unknown instruction 0x3f"),
-        (b"\x2d", "0x2d means nothing on x86_64"),
-        (b"\x2c", "0x2c means nothing on x86_64"),
+        (b"\x2d", "0x2d is not defined on x86_64"),
+        (b"\x2c", "0x2c is not defined on x86_64"),
         (RESTORE_STATE, "not remembered"),
         (REMEMBER * 2000, "too many states"),
         (def_cfa(17, 8), "register 17, which x86_64 does not have"),

@@ -124,7 +124,7 @@ def test_object_that_its_manifest_does_not_describe_is_refused(copied: Path) -> 
 
 
 def test_machine_without_an_object_is_named(copied: Path) -> None:
-    with pytest.raises(NativeCodeError, match="pyprof has none for riscv64"):
+    with pytest.raises(NativeCodeError, match="pyprof has no native code for riscv64"):
         open_library(copied, "riscv64")
     (copied / "manifest.json").write_text("{")
     with pytest.raises(NativeCodeError, match="cannot be loaded"):

@@ -105,9 +105,9 @@ def parse(line: bytes) -> ControlRequest | StateRequest:
         raise ControlRefused("ask_malformed")
     seconds, rate = _number(found.get("seconds")), _number(found.get("rate"))
     if not 0 < seconds <= MAX_S:
-        raise ControlRefused("ask_too_much", f"a recording that is asked for lasts at most {MAX_S:.0f} s")
+        raise ControlRefused("ask_too_much", f"a requested recording lasts at most {MAX_S:.0f} s")
     if not 0 < rate <= MAX_RATE_HZ or seconds * rate > MAX_TIMES:
-        raise ControlRefused("ask_too_much", f"more than {MAX_TIMES:,} sampling times are too many for one recording")
+        raise ControlRefused("ask_too_much", f"one recording has at most {MAX_TIMES:,} sampling times")
     return ControlRequest(service, seconds, rate, mode)
 
 

@@ -28,62 +28,73 @@ _CONDITION = ("reason", tuple(reason.name for reason in CONDITIONS))
 _MODE, _REASON = ("mode", SIMPLE_MODES), ("reason", REASONS)
 COUNTERS = (
     MetricKind("windows", "counter", "Windows that are in the spool.", _MODE),
-    MetricKind("windows_not_written", "counter", "Windows that the spool could not take when they ended.", _MODE),
+    MetricKind(
+        "windows_not_written", "counter", "Windows that could not be written to the spool when they ended.", _MODE
+    ),
     MetricKind("samples", "counter", "Samples in windows.", _MODE),
-    MetricKind("sampling_times_missed", "counter", "Sampling times that were not kept.", _MODE),
+    MetricKind("sampling_times_missed", "counter", "Sampling times that were missed.", _MODE),
     MetricKind("pauses", "counter", "Stops of threads for their samples.", _MODE),
-    MetricKind("failures", "counter", "Recordings that ended early, or could not begin.", _MODE),
-    MetricKind("asks", "counter", "Requested recordings, by what came of it.", ("outcome", OUTCOMES)),
-    MetricKind("dropped", "counter", "Segments that were dropped, and files that are none.", _REASON),
-    MetricKind("budget_exceeded", "counter", "Times that the budget was not kept though no less could be done."),
+    MetricKind("failures", "counter", "Recordings that ended early or could not start.", _MODE),
+    MetricKind("asks", "counter", "Requested recordings, by outcome.", ("outcome", OUTCOMES)),
+    MetricKind(
+        "dropped", "counter", "Segments that were dropped, and files in the spool that are not segments.", _REASON
+    ),
+    MetricKind(
+        "budget_exceeded", "counter", "Times that the budget was exceeded although the effort could not be reduced."
+    ),
     MetricKind("cpu_seconds", "counter", "Processor time of the agent and its workers."),
-    MetricKind("looks_failed", "counter", "Looks at the list of processes that failed."),
+    MetricKind("looks_failed", "counter", "Failed scans of the process list."),
     MetricKind("clock_steps", "counter", "Times that the wall clock was set while the agent ran."),
-    MetricKind("process_ends_lost", "counter", "Ended processes whose report had no room."),
+    MetricKind(
+        "process_ends_lost", "counter", "Reports of ended processes that were lost because their ring was full."
+    ),
     MetricKind(
         "unattributed_cpu_seconds",
         "counter",
-        "Processor time of short processes whose rule needs what is gone with them (exe, cmdline, env).",
+        "Processor time of short-lived processes whose rule needs facts that ended with them (exe, cmdline, env).",
     ),
 )
 GAUGES = (
-    MetricKind("failing", "gauge", "1 while the agent does not do all of its work for this reason.", _CONDITION),
-    MetricKind("memory_bytes", "gauge", "Memory of the agent and its workers, what they share once."),
-    MetricKind("processes", "gauge", "Processes that the rules choose."),
-    MetricKind("processes_left_out", "gauge", "Of these, processes that are not recorded for the budget's sake."),
-    MetricKind("sampled_ratio", "gauge", "Part of the processor time of the last window that samples stand for."),
-    MetricKind("shares_samples", "gauge", "Equal samples that know as much as those of the last window."),
+    MetricKind("failing", "gauge", "1 while the agent cannot do all of its work for this reason.", _CONDITION),
+    MetricKind("memory_bytes", "gauge", "Memory of the agent and its workers; shared memory counts once."),
+    MetricKind("processes", "gauge", "Processes that the rules select."),
+    MetricKind("processes_left_out", "gauge", "Processes that the rules select and that the budget leaves out."),
+    MetricKind("sampled_ratio", "gauge", "Fraction of the last window's processor time that samples stand for."),
+    MetricKind("shares_samples", "gauge", "Effective number of samples in the last window (Kish)."),
     MetricKind(
         "shares_half_width_ratio",
         "gauge",
-        "Half the width of the 95 % interval of a share of a half in the last window, all services together.",
+        "Half width of the 95 % confidence interval of a 50 % share in the last window, all services together.",
     ),
     MetricKind(
         "shares_half_width_widest_ratio",
         "gauge",
-        "The same of the service with the widest interval among those with more than a second of processor time.",
+        "The same half width for the service with the widest interval, among those with over a second of processor "
+        "time.",
     ),
-    MetricKind("sampling_stride", "gauge", "Of so many sampling times one is used, for the budget's sake."),
+    MetricKind("sampling_stride", "gauge", "One in this many sampling times is used, because of the budget."),
     MetricKind("budget_cpu_ratio", "gauge", "Budget of processor time, as a share of one processor."),
-    MetricKind("budget_needed_cpu_ratio", "gauge", "Budget of processor time that the host needs, if it is exceeded."),
+    MetricKind("budget_needed_cpu_ratio", "gauge", "Budget of processor time that would be enough, if it is exceeded."),
     MetricKind("budget_memory_bytes", "gauge", "Budget of memory."),
     MetricKind("recordings", "gauge", "Recordings under way."),
-    MetricKind("kept_bytes", "gauge", "Bytes of the windows that are kept for those who ask."),
+    MetricKind("kept_bytes", "gauge", "Bytes of the windows that are kept for requested recordings."),
     MetricKind("spool_bytes", "gauge", "Bytes of all segments."),
     MetricKind("spool_segments", "gauge", "Segments."),
-    MetricKind("last_window_timestamp_seconds", "gauge", "When the last window was taken."),
-    MetricKind("reload_success", "gauge", "Was the configuration right when it was read last?"),
-    MetricKind("reload_timestamp_seconds", "gauge", "When the configuration was read last."),
+    MetricKind("last_window_timestamp_seconds", "gauge", "Time at which the last window was recorded."),
+    MetricKind("reload_success", "gauge", "1 if the configuration was valid when it was last read."),
+    MetricKind("reload_timestamp_seconds", "gauge", "Time at which the configuration was last read."),
 )
 PUSHES = (
-    MetricKind("push_queue_segments", "gauge", "Segments that a sink has not taken yet."),
-    MetricKind("push_queue_bytes", "gauge", "Their bytes."),
-    MetricKind("push_lag_seconds", "gauge", "Since the end of the oldest window that a sink has not taken yet."),
-    MetricKind("push_clock_ahead_seconds", "gauge", "By how much our clock is ahead of the receiver's."),
-    MetricKind("push_sent", "counter", "Segments that a sink has taken."),
-    MetricKind("push_failures", "counter", "Tries that a sink did not take, by why."),
-    MetricKind("push_lost", "counter", "Segments that the spool dropped before a sink had taken them."),
-    MetricKind("push_refused", "counter", "Segments that a sink refused for good, by why."),
+    MetricKind("push_queue_segments", "gauge", "Segments that a sink has not accepted yet."),
+    MetricKind("push_queue_bytes", "gauge", "Bytes of the segments that a sink has not accepted yet."),
+    MetricKind(
+        "push_lag_seconds", "gauge", "Time since the end of the oldest window that a sink has not accepted yet."
+    ),
+    MetricKind("push_clock_ahead_seconds", "gauge", "Time by which this host's clock is ahead of the receiver's."),
+    MetricKind("push_sent", "counter", "Segments that a sink has accepted."),
+    MetricKind("push_failures", "counter", "Failed attempts to send a segment to a sink, by reason."),
+    MetricKind("push_lost", "counter", "Segments that the spool dropped before a sink had accepted them."),
+    MetricKind("push_refused", "counter", "Segments that a sink will never accept, by reason."),
 )
 """Metrics of each sink: they have the labels sink and type, and reason if there are reasons."""
 

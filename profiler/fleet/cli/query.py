@@ -54,9 +54,12 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--since",
         default="1h",
         metavar="TIME",
-        help='2h, 30m, 7d ago; "14:00", "yesterday 14:00", "2026-11-22 14:00" local time (default: 1h)',
+        help='start of the span: 2h, 30m or 7d ago; "14:00", "yesterday 14:00", "2026-11-22 14:00" local time '
+        "(default: 1h)",
     )
-    what.add_argument("--until", default="now", metavar="TIME", help="the same (default: now)")
+    what.add_argument(
+        "--until", default="now", metavar="TIME", help="end of the span, in the same forms (default: now)"
+    )
     what.add_argument(
         "--service", action="append", default=[], metavar="NAME", help="or a pattern, 'web-*'; may be repeated"
     )

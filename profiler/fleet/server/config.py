@@ -19,8 +19,8 @@ _MAX_TENANTS = 1000
 _MIN_TOKEN = 16
 
 SETTINGS = (
-    Setting("server", "host", "TEXT", '"127.0.0.1"', "address that is listened at; others only with a tenant"),
-    Setting("server", "port", "PORT", "4242", "its port"),
+    Setting("server", "host", "TEXT", '"127.0.0.1"', "address to listen on; other than loopback only with a tenant"),
+    Setting("server", "port", "PORT", "4242", "port to listen on"),
     Setting("server", "data", "PATH", '"/var/lib/pyprof-server"', "folder of the segments"),
     Setting(
         "server", "store", "TEXT", "", "chdb:///FOLDER, clickhouse://HOST:PORT/DATABASE?cluster=NAME; none: in data"
@@ -28,15 +28,21 @@ SETTINGS = (
     Setting(
         "server", "store_password_file", "PATH", "", f"password of the store's user; chmod 600; or {PASSWORD_VARIABLE}"
     ),
-    Setting("retention", "max_age", "SPAN", '"14d"', "whole days of windows that are kept"),
-    Setting("retention", "hours_after", "SPAN", '"3d"', "whole days that are older have their samples by hours alone"),
-    Setting("retention", "max_bytes", "SIZE", '"20G"', "of segments; the oldest days go first"),
+    Setting("retention", "max_age", "SPAN", '"14d"', "age up to which windows are kept, in whole days"),
+    Setting(
+        "retention", "hours_after", "SPAN", '"3d"', "age from which on samples are kept as hourly sums, in whole days"
+    ),
+    Setting(
+        "retention", "max_bytes", "SIZE", '"20G"', "maximum size of all segments; the oldest days are deleted first"
+    ),
     Setting("limits", "body", "SIZE", '"16M"', "of a request"),
-    Setting("limits", "rate", "COUNT", "500", "segments a second that a tenant may send"),
-    Setting("limits", "series", "COUNT", "100000", "different sets of labels that a tenant may send in a day"),
-    Setting("limits", "symbols", "SIZE", '"2G"', "of a tenant's symbol files"),
-    Setting("limits", "question_time", "SPAN", '"30s"', "that the database may work for a part of a question"),
-    Setting("limits", "question_memory", "SIZE", '"2G"', "that it may take for it"),
+    Setting("limits", "rate", "COUNT", "500", "maximum number of segments a second from one tenant"),
+    Setting(
+        "limits", "series", "COUNT", "100000", "maximum number of different sets of labels from one tenant in a day"
+    ),
+    Setting("limits", "symbols", "SIZE", '"2G"', "maximum size of a tenant's symbol files"),
+    Setting("limits", "question_time", "SPAN", '"30s"', "maximum time of one statement of a query in the database"),
+    Setting("limits", "question_memory", "SIZE", '"2G"', "maximum memory of one statement of a query in the database"),
 )
 """Settings of the server in tables with one value for each name. In addition there is [[tenant]]: name,
 write_token_file, read_token_file.

@@ -115,18 +115,18 @@ class ServerHealth:
 
 PREFIX = "pyprof_server_"
 COUNTERS = (
-    MetricKind("segments", "counter", "Segments that were taken."),
-    MetricKind("segment_bytes", "counter", "Bytes of segments that were taken."),
+    MetricKind("segments", "counter", "Segments that were accepted."),
+    MetricKind("segment_bytes", "counter", "Bytes of the segments that were accepted."),
     MetricKind("refused", "counter", "Requests that were refused.", ("reason", tuple(STATUS))),
-    MetricKind("questions", "counter", "Questions that were answered."),
-    MetricKind("questions_given_up", "counter", "Questions whose client hung up before the answer."),
-    MetricKind("index_failures", "counter", "Times that the database did not take what it was given."),
+    MetricKind("questions", "counter", "Queries that were answered."),
+    MetricKind("questions_given_up", "counter", "Queries whose client disconnected before the response."),
+    MetricKind("index_failures", "counter", "Failed insertions into the database."),
 )
 GAUGES = (
     MetricKind("index_waiting", "gauge", "Segments that wait for the database."),
     MetricKind("windows_without_file", "gauge", "Windows in the database whose files are gone, as after a restore."),
     MetricKind("failing", "gauge", "1 while the server is unhealthy for this reason.", ("reason", FAILURES)),
-    MetricKind("start_timestamp_seconds", "gauge", "When the server began."),
+    MetricKind("start_timestamp_seconds", "gauge", "Time at which the server started."),
 )
 
 

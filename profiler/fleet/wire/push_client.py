@@ -80,7 +80,7 @@ def secret(path: str) -> str:
     except (OSError, FormatError) as error:
         raise NotSent("credentials", f"{path} cannot be read: {getattr(error, 'strerror', '') or error}") from None
     if not text or not text.isascii() or not text.decode().isprintable():
-        raise NotSent("credentials", f"{path}: its first line is no token or password of printable letters")
+        raise NotSent("credentials", f"{path}: its first line is not a token or password of printable characters")
     return text.decode()
 
 
@@ -215,7 +215,7 @@ def _not_sent(error: Exception, passed: bool, seconds: float) -> NotSent:
         return NotSent("insecure", getattr(cause, "verify_message", "") or cause.reason or "TLS failed")
     if isinstance(cause, OSError):
         return NotSent("unreachable", cause.strerror or type(cause).__name__)
-    return NotSent("nonsense", f"no HTTP: {type(cause).__name__}")
+    return NotSent("nonsense", f"not an HTTP response: {type(cause).__name__}")
 
 
 def ca(path: str) -> str:

@@ -115,7 +115,7 @@ class V8Engine:
             return None
 
     def _find_stream(self, pc: int, low: int) -> int | None:
-        """Return the V8 heap object around the instructions at an address, or 0. Its map is searched before the
+        """Return the V8 heap object around the instructions at an address, or None. Its map is searched before the
         address.
         """
         code = self.layout.code

@@ -260,7 +260,7 @@ class StateMachine:
             for register in range(16, 32):  # %l0..%l7, %i0..%i7 in the window's save area
                 state = self._set(state, register, RegRule(RegKind.AT_CFA, (register - 16) * self.arch.word))
             return state
-        raise ValueError(f"instruction {op:#x} means nothing on {name}")
+        raise ValueError(f"instruction {op:#x} is not defined on {name}")
 
     def _sign_state(self, state: State, expression: bytes) -> State:
         if len(expression) != 1 or not LIT0 <= expression[0] <= LIT0 + 3:

@@ -269,7 +269,7 @@ def diff(store: ClientQueries, tenant: str, words: Words) -> tuple[bytes, str, s
 
     first, second = selection(tenant, words, "a."), selection(tenant, words, "b.")
     if first.type != second.type:
-        raise Refused("bad_question", f"{first.type} and {second.type} are not alike: a.type is not b.type")
+        raise Refused("bad_question", f"{first.type} and {second.type} cannot be compared: a.type differs from b.type")
     name = words.get("format", "") or "html"
     try:
         writer = find_writer("", name)
