@@ -128,7 +128,7 @@ class Collector(CollectorState, Protocol):
         ...
 
     def stop(self) -> None:
-        """End batches() soon. Any thread may call this."""
+        """Let batches() end soon. Any thread may call this."""
         ...
 
     def close(self) -> None:

@@ -291,7 +291,7 @@ class BatchBuilder(Generic[Memory]):
         self._pieces[lane] = (*self._pieces.get(lane, ()), *pieces)
 
     def set_beyond(self, lane: int, beyond: StackBeyondCopy) -> None:
-        """Set what is known of a sample's stack beyond the end of its copy."""
+        """Add to a sample the facts that are known about its stack beyond the end of its copy."""
         self._beyond[lane] = beyond
 
     def copy_of(self, lane: int) -> bytes:

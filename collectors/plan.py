@@ -192,7 +192,7 @@ def missing_capabilities(facts: PlanFacts) -> list[str]:
 
 
 def _find_refusal_of_kernel_samples(facts: PlanFacts) -> PyprofError | None:
-    """Return why the kernel cannot take samples by an event, as perf_events and BPF do."""
+    """Return why neither perf_events nor BPF can sample here: both need an event of the kernel. None if they can."""
     here = PERF_ARCHES.get(facts.machine)
     if here is None:
         return UnsupportedArchitecture(f"samples of perf_events are read on {KNOWN_MACHINES}")

@@ -52,12 +52,12 @@ class Exporter(Protocol):
 
     @property
     def name(self) -> str:
-        """Name for --format."""
+        """Name of the format for --format."""
         ...
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """File name suffixes."""
+        """File name suffixes that select the format."""
         ...
 
     @property
@@ -66,7 +66,7 @@ class Exporter(Protocol):
         ...
 
     def write(self, profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-        """Write a profile to an open binary file."""
+        """Write a profile in this format to an open binary file."""
         ...
 
 

@@ -161,7 +161,7 @@ _AROUND = 25
 _MAX_LETTERS = 1 << 20
 """Maximum number of characters in all source texts of a page; the files with the smallest values are left out."""
 _WIDEST = 500
-"""Maximum number of characters of a source line on the page."""
+"""Maximum number of characters of a source line that the page shows."""
 
 Place = tuple[int, int, int]
 """Place in source code: (file, line, function)."""

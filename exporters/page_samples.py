@@ -25,7 +25,7 @@ _MIN_TICK_NS = 1000
 _STEPS = 32
 """Divisor of the sampling period that gives the rounding unit of the page's values in nanoseconds."""
 _WIDEST = 30
-"""Maximum number of bits of a number in a column of the page's samples."""
+"""Maximum number of bits of a number in the columns of samples in an HTML page."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ UNKNOWN = 0
 """Number of an interpreter function that was freed, or not in memory, before its name was read."""
 
 UNREAD = FunctionPlace(UNKNOWN)
-"""An interpreter frame of the UNKNOWN function."""
+"""Interpreter frame whose function could not be read: it has the number UNKNOWN."""
 
 _GONE = "[function freed or swapped out before its name was read]"
 _CHAINS = itertools.count(1)

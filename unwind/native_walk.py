@@ -125,7 +125,9 @@ class _Table:
         return np.zeros((1 << bits) * self._words, np.uint64)
 
     def grow(self, library: ctypes.CDLL) -> None:
-        """Make the table larger if it is half full, or clear it if it may not grow."""
+        """Make the hash table of the native walker larger if it is half full, or clear it if it has
+        its maximum size.
+        """
         row = self._row
         if row.used * 2 < 1 << row.bits:
             return

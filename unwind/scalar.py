@@ -279,7 +279,7 @@ class CachedFrames:
         return CachedFrames(self.pc[:at], self.exact[:at], self.trust[:at], self.sp[:at])
 
     def followed_by(self, outer: CachedFrames) -> CachedFrames:
-        """Return these frames, followed by frames outside them."""
+        """Return one cached stack from these inner frames and frames outside them."""
         return CachedFrames(
             np.concatenate((self.pc, outer.pc)),
             np.concatenate((self.exact, outer.exact)),

@@ -314,8 +314,8 @@ class PerfCollector:
         yield from self._hand_out(until_ns)
 
     def take_samples(self, until_ns: int, switched: SampleRecords, words: U64) -> RingBatches:
-        """Return the samples of perf's rings up to a time, with further samples of that time from other rings. The
-        caller must call release_samples().
+        """Return the samples of perf's rings up to a time, together with `switched`: samples of that time from another
+        ring buffer. The caller must call release_samples().
         """
         self._hear_of_ends()
         self._events.change_rates()

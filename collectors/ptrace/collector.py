@@ -196,7 +196,7 @@ class PtraceCollector:
             self._targets.add_processes(self._selection.find_new(self._targets.by_pid.keys() | self._targets.refused))
 
     def _round(self, rest: RestOfRound | None = None) -> Iterator[SampleBatch]:
-        """Sample all processes at one sampling time, or continue such a round."""
+        """Sample all processes at one sampling time, or continue the round that was interrupted."""
         yield from self._tick(rest)
         self._scheduler.count_rounds()
         self._targets.count_rounds()
@@ -337,7 +337,7 @@ class PtraceCollector:
         return batches
 
     def _rest(self) -> None:
-        """Release all threads that are still stopped, because they are not handled while other components work."""
+        """Release the threads that are still stopped, because other components now use the sampler's thread."""
         deadline = time.monotonic_ns() + _FREE_NS
         while time.monotonic_ns() < deadline and self._look_after(_PENDING_SLEEP_NS):
             pass

@@ -386,7 +386,7 @@ class TracedProcess:
         return ThreadInfo(self.pid, tid, name, self.name, started, self.started)
 
     def _left(self, thread: Thread) -> None:
-        """Close the files of an ended thread."""
+        """Close the files of a thread that has ended."""
         thread.close()
         self._lives.note_end(thread.tid, thread.started)
         name = self.reader.left(thread.tid) if self.reader is not None else ""

@@ -349,7 +349,7 @@ class _Lanes:
                 self.of[ThreadKey(pid, tid, start)][state].append((number, lane))
 
     def last_ns(self, key: ThreadKey) -> int:
-        """Return the time of a thread's last sample."""
+        """Return the time of a thread's last collected sample."""
         return max(int(self._batches[number].time_ns[lane]) for lanes in self.of[key] for number, lane in lanes)
 
     def has(self, key: ThreadKey, state: int) -> bool:
@@ -373,7 +373,7 @@ class _Lanes:
 
 
 def _stackless(rows: list[_Row]) -> SampleBatch:
-    """Return a batch of rows without a new stack."""
+    """Return a batch of samples for which no stack was copied."""
     keys, kinds, states, since, lengths = zip(*rows, strict=True)
     pid, tid, started = (np.array(column, np.int64) for column in zip(*keys, strict=True))
     kind = np.array(kinds, np.uint8)

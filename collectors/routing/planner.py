@@ -134,7 +134,7 @@ class Planner:
         self._find_interpreter = find_interpreter
 
     def make_plan(self, facts: PlanFacts | None = None) -> Plan:
-        """Return the plan for the facts, or for others."""
+        """Return the plan that follows from the given facts, or from the planner's own facts."""
         return make_plan(facts or self.facts, self.options, self._collector)
 
     def refuse(self, source: str, error: PyprofError, pids: Iterable[int]) -> None:

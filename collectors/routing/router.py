@@ -136,7 +136,7 @@ class Router:
         self._begin(choice, open_main(choice, pids, launched), launched)
 
     def _begin(self, choice: Choice, main: MainSource, launched: bool = False) -> None:
-        """Use this main source from now on."""
+        """Begin to take samples from another main source."""
         planner = self._planner
         planner.note_source(choice.source)
         self._choice, self._main, self._launched = choice, main, launched

@@ -484,7 +484,7 @@ class PythonInKernel:
         return own is not None and (own.address, own.layout) == (runtime.address, runtime.layout)
 
     def goroutines(self) -> None:
-        """Return None: Python has none."""
+        """Return None, because Python has no goroutines."""
 
     def offsets(self) -> tuple[int, FrameOffsets] | None:
         if self._runtime is None:

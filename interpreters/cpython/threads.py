@@ -298,7 +298,7 @@ class ThreadNameTable:
             self.names = {tid: name for tid, name in self.names.items() if tid in tids}
 
     def read_names(self, threads: ThreadList) -> None:
-        """Read the names that Python threads have now."""
+        """Read the current names of Python threads."""
         names = self._source.read_names() if self._source is not None else {}
         for tid, known in threads.known.items():
             for thread, _ in known.states:

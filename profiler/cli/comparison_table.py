@@ -144,7 +144,7 @@ def _lines(
 
 
 def amount(value: float, found: Comparison) -> str:
-    """Format a value of a comparison with its unit."""
+    """Format an amount of a compared profile with its unit."""
     if found.scale.way == "samples":
         return f"{100 * value:.2f} %"
     return duration(value) if found.value_type.unit == "nanoseconds" else f"{value:,.4g}"

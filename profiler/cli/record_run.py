@@ -139,7 +139,7 @@ class Invocation:
             raise PyprofError(f"the command ended within the {delay:g} s of --delay: nothing was recorded")
 
     def _taken(self, number: int) -> None:
-        """Handle a signal during `pyprof record`."""
+        """Handle a signal that `pyprof record` has received."""
         if number != signal.SIGUSR1:
             self._end(number)
         elif self._flight is not None and self._recording is not None and self._recording.has_begun:

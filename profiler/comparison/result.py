@@ -106,7 +106,7 @@ class Amount:
 
     @property
     def change(self) -> float:
-        """The value after minus the value before."""
+        """The value of the second profile minus that of the first one."""
         return self.after - self.before
 
     @property

@@ -27,7 +27,9 @@ _CHUNK = 1 << 20
 _ONE_OF_BITS = 6
 """Binary logarithm of the number of distinct calls of which the estimate counts one."""
 _MARGIN = 1.1
-"""Factor of the maximum number of calls above which an estimate is sure. Its standard error is below 0.5 %."""
+"""Ratio of the estimated number of calls to MAX_NODES above which a file is refused. The standard error of the estimate
+is below 0.5 %.
+"""
 _FACTOR = 0x9E3779B97F4A7C15
 """Odd factor of the polynomial that hashes the calls of the estimate, modulo 2**64."""
 _MARKER = re.compile(r"\[[^\]]*\]$")

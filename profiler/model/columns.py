@@ -64,7 +64,7 @@ class Growing(Protocol[Item]):
     """The protocol of a prefix tree of frames to which nodes can be added."""
 
     def child(self, parent: int, item: Item, /) -> int:
-        """Return the node of an item below a node of the tree, and add the item if it is new."""
+        """Return the node that has an item below a parent node of the tree. A missing node is added."""
         ...
 
 

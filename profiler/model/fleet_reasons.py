@@ -182,5 +182,5 @@ ASKS = (
     Reason("ask_agent_ends", Stage.AGENT, "The agent is shutting down."),
     Reason("ask_failed", Stage.AGENT, "The requested recording failed; the text says why."),
 )
-"""Reasons for refusals of `pyprof agent record`."""
+"""Reasons why the agent refuses a request of `pyprof agent record`."""
 # fmt: on

@@ -197,7 +197,7 @@ NOTES = (
            "{count:segment|segments} could not be read, the first: {first}"),
     Reason("older_sentence", Stage.OUTPUT, "{text}"),
 )
-"""Notes in the summary of a recording: how it was made, and what is missing in all of it."""
+"""Reasons that appear once as a note in a recording's summary: how it was made, and what is missing in all of it."""
 
 WARNINGS = (
     Reason("functions_missing", Stage.INTERPRETER, "{language} functions are missing in {where}: {how}",
@@ -292,7 +292,7 @@ COUNTERS = (
     *reason_table.SPOOL,
     *PUSH,
 )
-"""Reasons that are counted."""
+"""Reasons whose occurrences a recording counts."""
 
 _COUNTED = {reason.name: reason for reason in COUNTERS}
 
@@ -332,11 +332,11 @@ class _Counted(int):
 
 
 Argument = int | float | str
-"""An argument of a note's sentence."""
+"""Value that replaces a placeholder such as {count} in a note's sentence."""
 MAX_ARGUMENTS, MAX_ARGUMENT = 16, 4096
 """Maximum number of arguments of a note, and maximum number of characters of one."""
 _MAX_NUMBER = 1 << 63
-"""Limit for a number in a note of a file."""
+"""Limit for the absolute value of a number in a recording file's note."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class BetweenBatches:
 
     @property
     def over(self) -> bool:
-        """True if the recording's loop has ended."""
+        """True if the loop that takes samples has ended."""
         return self._over.is_set()
 
     def wait(self, timeout: float | None) -> bool:
@@ -153,7 +153,7 @@ class Recorded:
 
     @property
     def title(self) -> str:
-        """Title of the recording in outputs."""
+        """Title of the recording in output files."""
         return self.name if self.several else f"{self.name} ({self.pid})"
 
 
@@ -483,7 +483,7 @@ class Recording:
         self._handover.request_flush(time.monotonic_ns())
 
     def detach(self) -> None:
-        """Close the recording, but let the command run."""
+        """Close the recording, but let the launched command run on."""
         self.end()
         if self._thread is not None:
             self._thread.join()

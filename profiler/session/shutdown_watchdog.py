@@ -39,7 +39,7 @@ class EndFailure(Enum):
     """The reason for which a sampler was abandoned."""
 
     BLOCKED = "blocked"
-    """A system call of the sampler does not return."""
+    """The sampler waits in a system call that does not return."""
     SLOW = "slow"
     """The sampler runs, or waits for a processor, for longer than its work may take."""
 
@@ -76,7 +76,7 @@ class Ending(Protocol):
 
     @property
     def sampled(self) -> _Event:
-        """The event that is set when the sampler takes no more samples."""
+        """The event that is set when the sampler has taken its last sample."""
         ...
 
     @property

@@ -464,7 +464,7 @@ class Symbolizer:
             self._diagnostics.problem(path, problem("exported_names_only", command=hint))
 
     def _find_starts(self, image: Image, inside: Sequence[_Found]) -> None:
-        """Find the start of functions without a name."""
+        """Find the start addresses of functions that have no name."""
         for item in inside:
             if self._starts and not item.system_name:
                 item.function = self._starts(image, item.lookup, self._known_only)

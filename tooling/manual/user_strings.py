@@ -26,7 +26,7 @@ SCRIPT_TEXT = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`')
 HTML_TEXT = re.compile(r">([^<>{}]+)<|(?:title|aria-label|placeholder)=\"([^\"]+)\"")
 
 Found = tuple[str, str, str]
-"""Kind, place and text."""
+"""Kind, place and text of one string that users see."""
 
 
 def spell(node: ast.AST) -> Iterator[str]:

@@ -71,7 +71,7 @@ def is_padding(code: Code, at: int, end: int) -> bool:
 
 
 def is_call(instruction: X86Instruction) -> bool:
-    """Return True for a near call."""
+    """Return True if an x86 instruction is a near call."""
     if instruction.opcode_map:
         return False
     return instruction.opcode == 0xE8 or (instruction.opcode == 0xFF and instruction.modrm >> 3 & 7 == 2)

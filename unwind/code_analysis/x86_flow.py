@@ -72,7 +72,7 @@ MAX_TRIALS = 64
 """Maximum number of calls of one function that are found not to return, and of gaps that are tried."""
 
 MAX_TABLE = 1024
-"""Maximum number of entries of a jump table."""
+"""Maximum number of entries of a jump table (switch statement)."""
 
 _TABLE = re.compile(rb"[\x48\x4c]\x8d[\x05\x0d\x15\x1d\x25\x2d\x35\x3d](....)", re.DOTALL)  # lea table(%rip),%reg
 _LOOK_BACK = 96
@@ -121,7 +121,7 @@ _Path = tuple[int, FrameState, int | None]
 
 
 class AnalysisLimitExceeded(Exception):
-    """The analysis of a function would take too long."""
+    """The analysis of a function exceeds a limit on its work."""
 
 
 class _Decoder:
@@ -509,7 +509,7 @@ class _Analysis:
         return _moved(state.values[memory.base], memory.displacement), memory.index_register, memory.scale
 
     def _move(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> FrameState | None:
-        """Return the state after a move of eight bytes."""
+        """Return the state of the registers after a move of eight bytes."""
         loads = i.opcode == 0x8B
         if i.rm >= 0:
             source, target = (i.rm, i.reg) if loads else (i.reg, i.rm)

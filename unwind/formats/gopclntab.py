@@ -105,7 +105,7 @@ def correct_rows(rows: FunctionRows, code: bytes) -> FunctionRows:
 
 _CONST8U, _MINUS = 0x0E, 0x1C
 _SP = 7
-"""DWARF number of rsp."""
+"""DWARF number of the register rsp."""
 
 _SCHED = re.compile(rb"[\x48\x49]\x8b[\x58-\x5b\x5d-\x67](.)", re.DOTALL)
 """Pattern of code that loads the stack pointer of a struct g: mov sched(%reg),%rsp or, before that moves on, %rbx."""

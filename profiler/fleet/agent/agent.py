@@ -116,7 +116,7 @@ class Agent:
         return dump_json({**self._health.state(), "pid": os.getpid(), "budget": self._budget.status()})
 
     def _begin(self) -> None:
-        """Start the agent with the current configuration."""
+        """Start to record, according to the current configuration."""
         config = self._config
         self._table = ProcessTable(config.rules, os.getpid())
         self._table.one_in = self._budget.effort.processes

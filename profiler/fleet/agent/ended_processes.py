@@ -40,7 +40,7 @@ class EndedFacts:
         }
 
     def __call__(self, name: str) -> str:
-        """Return a fact; raise FactGone if it is not known any more."""
+        """Return a fact about the ended process by name, or raise FactGone if it is no longer known."""
         if (name in _OF_CGROUP or name.startswith("env:")) and self._end.shares_cgroup and name not in self._known:
             parent = Facts(self._end.parent, self._end.parent_name, 0)
             if parent("cgroup"):

@@ -42,7 +42,9 @@ _FIXED = 1.25
 estimate.
 """
 _CHEAP = 0.25
-"""Cost of the sampling relative to the constant part up to which it is not reduced further if that does not help."""
+"""Maximum cost of the agent's samples, relative to its constant cost, at which the effort is not reduced further if the
+constant cost alone exceeds the budget.
+"""
 _HELPED = 0.95
 """Maximum ratio of the agent's cost after a reduction of the effort to its cost before, for the reduction to count as
 useful.

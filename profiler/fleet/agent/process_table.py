@@ -333,7 +333,7 @@ class ProcessTable:
 
 @dataclass(eq=False)
 class RuleSelection(Selection):
-    """A selection of processes by the agent's rules; chosen returns the current pids."""
+    """The processes that the agent's rules select. chosen() returns their current pids."""
 
     chosen: Callable[[], Collection[int]] = tuple
 

@@ -37,7 +37,9 @@ _NAMES_S = 0.8
 FLUSH_S = 1.0
 """Approximate time in seconds that samples wait until they are saved (CollectOptions)."""
 _OF_DURABLE = 0.87
-"""Interval of checkpoints of a window relative to windows.durable; the rest of that time is for naming and writing."""
+"""Interval at which an unfinished window is saved, relative to the setting windows.durable. The rest of that time is
+for looking up names and writing.
+"""
 _SOON_S = 0.001
 _LOOK_S = 0.02
 _MAX_GAP_NS = 60_000_000_000

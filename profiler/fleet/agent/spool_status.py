@@ -103,7 +103,7 @@ def state(root: str, span: TimeSpan) -> SpoolState:
 
 
 class _Sizes:
-    """Sizes of a spool's segments, cached by folder."""
+    """A cache of the sizes of a spool's segments, by folder."""
 
     def __init__(self, root: str) -> None:
         self._root = root

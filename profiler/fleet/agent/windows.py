@@ -48,7 +48,7 @@ _LEAST = 0.25
 
 
 class WindowClock:
-    """The end times of windows of `every` seconds."""
+    """The end times of the agent's windows, which are `every` seconds long."""
 
     def __init__(self, every: float, shift: float | None = None) -> None:
         self.every = every

@@ -141,7 +141,7 @@ def record(arguments: argparse.Namespace, root: str) -> int:
 
 
 class _AgentRequest:
-    """One request for a recording to the agent."""
+    """A request to a running agent for a recording."""
 
     def __init__(self, request: ControlRequest) -> None:
         self._request = request

@@ -96,7 +96,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def interrupt(number: int, frame: object) -> None:
-    """Begin to end the demo. Another signal meanwhile would leave processes that write to the folder to be deleted."""
+    """Begin to end the demo, and ignore further signals: the folder could otherwise be deleted while processes still
+    write to it.
+    """
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt

@@ -348,7 +348,7 @@ def _own_function(profile: Profile, path: list[Frame]) -> str:
 
 
 class _Wait(enum.Enum):
-    """The kinds of waits."""
+    """The kinds of waits of a thread: shown as samples, or hidden as idle."""
 
     SHOWN = enum.auto()
     IDLE = enum.auto()

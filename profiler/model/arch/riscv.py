@@ -78,7 +78,7 @@ def _saves_ra(word: int) -> bool:
 
 
 def _stores(word: int) -> bool:
-    """Return True for a RISC-V sd to the stack."""
+    """Return True if a RISC-V instruction stores 8 bytes on the stack (sd)."""
     return word & 0xE003 == 0xE002 if word & 3 != 3 else word & 0x000F_F07F == 0x0001_3023
 
 

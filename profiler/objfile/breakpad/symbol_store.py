@@ -53,12 +53,12 @@ OPENERS: dict[bytes, Callable[[TextStream], TextStream]] = {
     b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=cast(IO[bytes], stream)),
     b"\xfd7zXZ": lambda stream: cast(TextStream, lzma.LZMAFile(cast(IO[bytes], stream))),  # noqa: SIM115
 }
-"""Decompressors of symbol files by the first bytes of a file. Its name does not matter."""
+"""Functions that open a compressed symbol file, by the first bytes of the file. The file's name does not matter."""
 MAX_MAGIC = 8
 
 
 class _Peeked:
-    """A stream whose first bytes were already read."""
+    """A text stream that returns first the beginning that was already read, then the rest."""
 
     def __init__(self, head: bytes, stream: TextStream) -> None:
         self._head = head

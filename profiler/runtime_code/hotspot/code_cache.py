@@ -215,7 +215,7 @@ MAX_STUBS = 1 << 13
 """Maximum number of HotSpot's stubs. JDK 26 has about 500."""
 _MAX_NAME = 128
 _GENERATOR, _SUFFIX = "Stub Generator ", "_stub"
-"""Prefix and suffix of names from JDK 26 on."""
+"""Prefix and suffix of the names of HotSpot's stubs from JDK 26 on."""
 
 _LAYOUT = struct.Struct("<6Q")
 """Words of a StubCodeDesc: next, group, name, [index up to JDK 10], begin, end."""

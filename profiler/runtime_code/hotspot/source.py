@@ -44,7 +44,9 @@ MIN_REST_NS = 100_000_000
 MAX_INTERPRETED = 1 << 16
 """Maximum number of lines of interpreted Java methods that are remembered."""
 METHODS_AGE_NS = 5_000_000_000
-"""Time in nanoseconds for which a Java method at an address is taken as the same. Unloading of classes is rare."""
+"""Time in nanoseconds after which names of Java methods are read again, because classes may have been unloaded. That is
+rare.
+"""
 MAX_MISSES = 1 << 14
 MAX_RETRIES = 128
 """Maximum number of addresses without HotSpot code that are looked up again. If there are more, all count as

@@ -63,7 +63,7 @@ rbp.
 """
 
 Place = tuple[str, str | None, int]
-"""Name, source file and line of one Java method."""
+"""(name, source file, line) of one Java method in a stack."""
 
 
 @dataclass(eq=False)

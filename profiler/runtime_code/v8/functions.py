@@ -22,7 +22,7 @@ MAX_SOURCE = 32 << 20
 MAX_SOURCES = 256 << 20
 """Maximum length of all scripts of a process in characters whose lines are counted."""
 MAX_LINES = 1 << 22
-"""Maximum number of lines of all scripts of a process."""
+"""Maximum number of source lines in all JavaScript files of a process together."""
 MAX_SCRIPTS = 1 << 12
 MAX_FUNCTIONS = 1 << 16
 MAX_LOCALS = 75

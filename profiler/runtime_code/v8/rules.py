@@ -23,7 +23,7 @@ _LEFT = re.compile(rb"(?:\x48\x8b\xe5|\x48\x89\xec)\x5d|\xc9(?=\x59)", re.DOTALL
 _POPPED = re.compile(rb"(?:(\x59).{3,12}?\x51|(\x41\x5a).{3,12}?\x41\x52)\xc3", re.DOTALL)
 """Pattern of a return in V8's code that removes the arguments: pop %rcx ... push %rcx; ret, or the same with %r10."""
 _GONE = re.compile(rb"\xc3|\xc2..|\x41?\xff[\xe0-\xe7]|\xe9.{4}", re.DOTALL)
-"""Pattern of a return or a jump in V8's code."""
+"""Pattern of a return or a jump in V8's code, which follows the removal of the frame."""
 _CALL = 0xE8
 _MAX_TAIL = 64
 INTERPRETER = "InterpreterEntryTrampoline"

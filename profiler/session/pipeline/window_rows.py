@@ -72,7 +72,7 @@ class Rows:
         return len(self.time_ns)
 
     def take_rows(self, rows: I64 | Sequence[int] | slice) -> Rows:
-        """Return the samples' rows with these indices."""
+        """Return the rows of a window with these indices."""
         return Rows(*(getattr(self, name)[rows] for name in _NAMES))
 
 

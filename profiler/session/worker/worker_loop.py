@@ -80,7 +80,7 @@ class ReportedState:
 
 
 class _Observed:
-    """The state of the worker for one recording."""
+    """The facts that a worker keeps for its recording, such as the time and the state of the collector."""
 
     def __init__(self, begin: Begin, lacks_files: Callable[[], bool]) -> None:
         self._lacks_files = lacks_files

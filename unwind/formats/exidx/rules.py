@@ -170,7 +170,7 @@ table.
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """The word at base + offset, as a value of vsp."""
+    """The word of stack memory at base + offset, as a new value of vsp."""
 
     base: _Base
     offset: int

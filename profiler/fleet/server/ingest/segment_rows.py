@@ -125,7 +125,7 @@ def module_of(text: str) -> ModuleInfo | None:
 
 HOUR_NS = 3600 * 10**9
 HOST = "host"
-"""The label that names the machine."""
+"""Label of a sample that names the machine on which it was taken."""
 _MAX_FRAMES = 2000
 """Maximum number of frames of a stack in the database; of a deeper one, this many outermost frames are kept."""
 _MAX_CALLS, _MAX_LETTERS = 1 << 24, 1 << 28
