@@ -63,6 +63,7 @@ class ProcessorEvents:
         self._clock = clock
         self._counted: dict[int, int] = {}
         self._alive_ns: dict[int, int] = {}
+        self._silent_before: Silent = {}
         self._looked_ns = clock()
         try:
             for cpu in cpus:
@@ -90,12 +91,29 @@ class ProcessorEvents:
         if now < before + _CHECK_INTERVAL_NS:
             return {}
         self._looked_ns = now
-        found: Silent = {}
+        found, self._silent_before = self._silent_before, {}
         for cpu in online():
             since = self._alive_ns.get(cpu, before)
             if not self._counts(cpu, now) and self._renew(cpu, now):
                 found[cpu] = now - since
         return found
+
+    def take_over(self, old: ProcessorEvents) -> None:
+        """Report at the next check the processors on which the events that these replace no longer count.
+
+        Args:
+            old: The replaced events, which are still open.
+        """
+        now = self._clock()
+        self._silent_before |= old._silent_before
+        for cpu, since in old._alive_ns.items():
+            fd = old.fds.get(cpu, -1)
+            if fd >= 0 and counted_ns(fd) < counted_ns(fd):
+                continue
+            if cpu in self.fds:
+                self._silent_before[cpu] = now - since
+            else:
+                self._alive_ns[cpu] = since
 
     def _counts(self, cpu: int, now: int) -> bool:
         """Return True if a processor's perf event has counted since the last check."""

@@ -330,6 +330,7 @@ class EventManager:
         except (ProcessLookupError, PerfNotAllowed):
             fresh.close()
         else:
+            fresh.take_over(self._events)
             self.ticks.close(self._events)
             self._events = fresh
         self._size.set_size(self._events.stack_size)

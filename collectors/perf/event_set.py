@@ -142,6 +142,11 @@ class EventSet:
         """
         return self._machine.reopen_events(list_online_cpus) if self._machine is not None else {}
 
+    def take_over(self, old: EventSet) -> None:
+        """Report in revive() the processors on which the events of an older set counted no more."""
+        if self._machine is not None and old._machine is not None:
+            self._machine.take_over(old._machine)
+
     def _inherit(self, forks: list[Fork]) -> None:
         for at, tid, parent in sorted(forks):
             if tid not in self.since_ns and self.since_ns.get(parent, at + 1) <= at:

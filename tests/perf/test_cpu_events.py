@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import time
+from contextlib import closing
 
 import pytest
 
@@ -14,10 +15,12 @@ import pyprof
 from pyprof.collectors.bpf import sampler
 from pyprof.collectors.linux import libc
 from pyprof.collectors.perf import cpu_events
-from pyprof.collectors.perf.cpu_events import ProcessorEvents
-from pyprof.collectors.perf.event_set import EVERY_THREAD
+from pyprof.collectors.perf.cpu_events import ProcessorEvents, choose_scope
+from pyprof.collectors.perf.event_manager import EventManager
+from pyprof.collectors.perf.event_set import EVERY_THREAD, RingReader
 from pyprof.collectors.perf.events import choose_event
-from pyprof.collectors.perf.records import list_online_cpus
+from pyprof.collectors.perf.records import MIN_RING, list_online_cpus, open_rings
+from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
 from tests.bpf.test_pressure import until_ran
 from tests.live.support import recording as native
@@ -85,20 +88,43 @@ def test_processor_that_was_offline_at_first_has_an_event_when_it_comes() -> Non
         events.close()
 
 
-@pytest.mark.parametrize("collector", ["bpf", "perf"])
-def test_recording_goes_on_where_a_processor_was_offline_and_says_so(
-    collector: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[ProcessorEvents] = []
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[ProcessorEvents]:
+    """All events on processors that collectors open during a test."""
+    found: list[ProcessorEvents] = []
 
     class Known(ProcessorEvents):
         def __init__(self, *given: object) -> None:
             super().__init__(*given)  # type: ignore[arg-type]
-            made.append(self)
+            found.append(self)
 
-    monkeypatch.setattr(cpu_events, "_CHECK_INTERVAL_NS", 3600 * S)
     for module in (sampler, cpu_events):
         monkeypatch.setattr(module, "ProcessorEvents", Known)
+    return found
+
+
+def test_events_that_replace_others_report_processors_that_were_offline_before(
+    made: list[ProcessorEvents], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_events, "_CHECK_INTERVAL_NS", 0)
+    cpus, options = list_online_cpus(), CollectOptions()
+    with closing(open_rings(cpus, MIN_RING, False, False)) as rings:
+        scope = choose_scope(os.getpid(), cpus[0], options, everything=True)
+        with closing(EventManager(scope, options, RingReader(rings, Diagnostics()))) as manager:
+            manager.begin((), list)
+            as_when_offline(made[-1].fds[cpus[0]])
+            manager.settle_now(())
+            manager.settle_now(())
+            assert len(made) == 3
+            assert manager.revive().keys() == {cpus[0]}
+            assert manager.revive() == {}
+
+
+@pytest.mark.parametrize("collector", ["bpf", "perf"])
+def test_recording_goes_on_where_a_processor_was_offline_and_says_so(
+    collector: str, made: list[ProcessorEvents], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_events, "_CHECK_INTERVAL_NS", 3600 * S)
     cpu = list_online_cpus()[-1]
     with native.running(ladder("ladder"), "spin", native.LIFE) as program:
         for tid in os.listdir(f"/proc/{program.pid}/task"):
