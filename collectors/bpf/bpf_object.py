@@ -294,6 +294,9 @@ def _taken(fd: int, what: str, log: str = "") -> int:
         raise ProgramRefused(f"The kernel refuses {what}: {needs}.", "sudo pyprof …")
     if -fd == errno.ENOSYS:
         raise ProgramRefused("This kernel has no BPF.", "--collector perf, or: --collector ptrace")
+    if -fd == errno.EAGAIN:
+        stops = "another profiler or a debugger stops pyprof too often while the kernel checks it"
+        raise ProgramRefused(f"The kernel refuses {what}: {stops}.", "--collector perf needs none of it.")
     tail = "\n".join(log.splitlines()[-12:])
     message = f"The kernel refuses {what}: {os.strerror(-fd)}{_complaint(log)}."
     raise ProgramRefused(message, "--collector perf needs none of it.", tail)

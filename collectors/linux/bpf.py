@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import signal
 import struct
+import time
 
 import numpy as np
 
@@ -21,9 +22,13 @@ _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROG_LOAD, _RAW_TRACEPOINT_OPEN, _BTF_L
 _LOOKUP_BATCH = 24
 _BATCH = 1024
 _LOG_SIZE = 1 << 20
-_MAX_LOADS = 3
-"""Number of attempts to load a BPF program. The verifier fails with EAGAIN if a signal is pending, so the last attempt
-blocks signals.
+_INTERRUPTIBLE_LOADS = 2
+"""Number of attempts to load a BPF program before signals are blocked: the verifier fails with EAGAIN if one is
+pending.
+"""
+_LOAD_TIMEOUT_S = 5.0
+"""Time in seconds for attempts to load a BPF program. Stops by another profiler or a debugger also interrupt the
+verifier, and nothing blocks those.
 """
 
 
@@ -135,15 +140,16 @@ def load_program(program: Program, log_level: int = 0) -> tuple[int, str]:
             _address(program.lines), len(program.lines) // program.line_size if program.line_size else 0, 0, 0, 0,
         )
     )  # fmt: skip
-    fd = -errno.EAGAIN
-    for left in reversed(range(_MAX_LOADS)):
-        if fd == -errno.EAGAIN:
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, () if left else signal.valid_signals())
-            try:
-                fd = libc.bpf(_PROG_LOAD, attr)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if fd < 0 and not log_level:
+    fd, attempts, until = -errno.EAGAIN, 0, time.monotonic() + _LOAD_TIMEOUT_S
+    while fd == -errno.EAGAIN and (attempts <= _INTERRUPTIBLE_LOADS or time.monotonic() < until):
+        blocked = () if attempts < _INTERRUPTIBLE_LOADS else signal.valid_signals()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        try:
+            fd = libc.bpf(_PROG_LOAD, attr)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        attempts += 1
+    if fd < 0 and fd != -errno.EAGAIN and not log_level:
         return load_program(program, 1)
     return fd, _text(log)
 

@@ -5,6 +5,7 @@ One message names the source line, and auto uses another collector.
 
 from __future__ import annotations
 
+import errno
 import re
 import signal
 import struct
@@ -18,6 +19,7 @@ import pyprof
 from pyprof.collectors.bpf import sampler
 from pyprof.collectors.bpf.bpf_object import ProgramRefused
 from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets, read_program
+from pyprof.collectors.linux import bpf, libc
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.model.profile import Profile
 from tests.interpreters.pythons import HERE, running
@@ -27,7 +29,7 @@ from tests.live.support.recording import names, watched
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
-_CALL = 0x85
+_CALL, _PROG_LOAD = 0x85, 5
 _KTIME, _NO_HELPER = 5, 9999
 REASON = "invalid func unknown#9999 (at: u64 began = ktime_get_ns(); @ sampler.bpf.c:"
 
@@ -67,6 +69,31 @@ def test_signals_that_come_while_the_verifier_works_are_no_refusal() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert came
+
+
+class Interrupting:
+    """bpf(2) whose verifier is interrupted at a number of loads, as by stops of another tool."""
+
+    def __init__(self, loads: int) -> None:
+        self.left = loads
+
+    def bpf(self, command: int, attr: bytearray) -> int:
+        if command == _PROG_LOAD and self.left:
+            self.left -= 1
+            return -errno.EAGAIN
+        return libc.bpf(command, attr)
+
+
+def test_program_is_loaded_although_stops_interrupt_many_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bpf, "libc", Interrupting(20))
+    BpfSampler(KernelTargets(99), 1 << 20, list_online_cpus()).close()
+
+
+def test_message_names_stops_that_interrupt_every_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bpf, "libc", Interrupting(1_000_000_000))
+    monkeypatch.setattr(bpf, "_LOAD_TIMEOUT_S", 0.01)
+    with pytest.raises(ProgramRefused, match="another profiler or a debugger stops pyprof too often"):
+        BpfSampler(KernelTargets(99), 1 << 20, list_online_cpus())
 
 
 @pytest.mark.usefixtures("refused")
