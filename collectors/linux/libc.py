@@ -347,12 +347,16 @@ trim_heap: Callable[[int], int] = getattr(_libc, "malloc_trim", lambda _: 0)
 
 
 def perf_event_open(attr: bytes, tid: int, cpu: int) -> int:
-    """Call perf_event_open(2) without a group. Return a descriptor or -errno."""
+    """Call perf_event_open(2) without a group. Return a descriptor or -errno. A call that a signal interrupts, because
+    the thread's program is being replaced, is repeated.
+    """
     number = _SYS_PERF_EVENT_OPEN.get(os.uname().machine)
     if number is None:
         return -errno.ENOSYS
-    fd = _perf_syscall(number, attr, tid, cpu, -1, _PERF_FLAG_FD_CLOEXEC)
-    return int(fd) if fd >= 0 else -_get_errno()
+    while True:
+        fd = _perf_syscall(number, attr, tid, cpu, -1, _PERF_FLAG_FD_CLOEXEC)
+        if fd >= 0 or _get_errno() != errno.EINTR:
+            return int(fd) if fd >= 0 else -_get_errno()
 
 
 def address_of(memory: mmap.mmap) -> int:

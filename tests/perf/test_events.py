@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from pyprof.collectors.linux import libc
 from pyprof.collectors.perf.batch_maker import BatchMaker
 from pyprof.collectors.perf.cpu_events import Losses, Scope
 from pyprof.collectors.perf.event_set import EventSet
@@ -197,3 +199,10 @@ def test_records_that_are_lost_while_tables_are_read_are_no_reason_to_make_fewer
     now = 3_000_000_000
     assert not losses.has_too_many(5032)
     assert losses.has_too_many(5033)
+
+
+def test_event_whose_opening_a_signal_interrupts_is_opened_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = iter((-1, -1, 7))
+    monkeypatch.setattr(libc, "_perf_syscall", lambda *_: next(results))
+    monkeypatch.setattr(libc, "_get_errno", lambda: errno.EINTR)
+    assert libc.perf_event_open(b"", 0, 0) == 7
