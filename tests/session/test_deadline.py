@@ -41,6 +41,26 @@ def test_job_that_does_not_end_is_ended(deadline: WorkDeadline) -> None:
     assert deadline.late
 
 
+@pytest.mark.parametrize("number", [SIGNAL, WANTED])
+def test_deadline_during_a_finalizer_ends_the_job_after_it(deadline: WorkDeadline, number: int) -> None:
+    """Python would print an exception in a finalizer on the user's terminal, and ignore it."""
+    ended: list[bool] = []
+
+    class Finalized:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), number)
+            ended.append(True)
+
+    def job() -> int:
+        Finalized()
+        assert ended == [True]
+        os.kill(os.getpid(), number)
+        return endless()
+
+    assert deadline.meanwhile(job) is None
+    assert ended == [True]
+
+
 def test_job_in_time_gives_its_result(deadline: WorkDeadline) -> None:
     assert deadline.unless_late(lambda: 7) == 7
     assert not deadline.late

@@ -92,7 +92,7 @@ def test_received_batch_is_unwound_after_the_deadline_unless_end_is_immediate(
     )
     service = Service(worker, cast("FileBrokerClient", None), deadline, missing=())
     monkeypatch.setattr(service, "_of", observed)
-    deadline._on_deadline(number)
+    deadline._on_deadline(number, None)
     service._take(BATCH)
     assert heard == ["now"] * innermost
 
@@ -113,7 +113,7 @@ def test_symbol_tables_are_read_if_unwinding_took_all_the_time(
     )
     service = Service(worker, cast("FileBrokerClient", None), hurry, missing=())
     monkeypatch.setattr(service, "_of", observed)
-    hurry._on_deadline(number)
+    hurry._on_deadline(number, None)
     with pytest.raises(OSError, match="enough"):
         service._packed(
             cast("Window", None), cast("ProfileRequest", SimpleNamespace(state=0, extent=0, requested=True))

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -67,6 +68,16 @@ def exchange() -> Iterator[None]:
         _exchanges.pop()
 
 
+def _can_raise(frame: FrameType | None) -> bool:
+    """Return True if an exception at the interrupted frame ends the job.
+
+    Python only prints exceptions in a finalizer. The sampler or the timer repeats the signal.
+    """
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is None and not _exchanges
+
+
 class WorkDeadline:
     """The deadline of the worker process, set by signals.
 
@@ -95,16 +106,16 @@ class WorkDeadline:
     def too_late(self) -> bool:
         return time.process_time() >= self._too_late_at
 
-    def _on_deadline(self, number: int, *_: object) -> None:
+    def _on_deadline(self, number: int, frame: FrameType | None) -> None:
         self.late = True
         self._too_late_at = min(self._too_late_at, time.process_time() + (0 if number == AT_ONCE else self.unwound_s))
         self._at_once |= number == AT_ONCE
-        if (self._inside or (self._in_background and self._at_once)) and not _exchanges:
+        if (self._inside or (self._in_background and self._at_once)) and _can_raise(frame):
             raise WorkerOutOfTime
 
-    def _want(self, *_: object) -> None:
+    def _want(self, _: int, frame: FrameType | None) -> None:
         self.wanted = True
-        if self._in_background and not _exchanges:
+        if self._in_background and _can_raise(frame):
             raise WorkerOutOfTime
 
     def meanwhile(self, job: Callable[[], T], most_s: float = MEANWHILE_S) -> T | None:
