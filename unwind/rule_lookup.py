@@ -195,6 +195,11 @@ class RuleIndex:
             self._file_rows.pop(id(file), None)
             self._code_rules.pop(id(file), None)
 
+    def drop_idle_code(self, now: float) -> None:
+        """Free the bytes of files that were read for the analysis of their code (CodeRules.drop_idle_code)."""
+        for rules in self._code_rules.values():
+            rules.drop_idle_code(now)
+
     def known_start(self, image: Image, svma: int, names: Collection[str]) -> int | None:
         """Return the start of a function whose rows a named table or the analysis of its code has found, else None."""
         found = self._files.get(id(image.file))

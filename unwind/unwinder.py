@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from functools import partial
@@ -69,7 +70,10 @@ class Unwinder:
 
     def walk(self, batch: SampleBatch) -> Walk:
         """Unwind a batch: return the frames of all samples. An UNCHANGED sample gets no frames and StackEnd.RUNNING."""
-        return self._walk(batch, by_steps=True)
+        found = self._walk(batch, by_steps=True)
+        for index in self._indexes.values():
+            index.drop_idle_code(time.monotonic())
+        return found
 
     def walk_scalar(self, batch: SampleBatch) -> Walk:
         """Return the frames of all samples by the reference unwinder, one sample at a time."""

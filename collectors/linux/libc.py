@@ -344,6 +344,16 @@ _PERF_FLAG_FD_CLOEXEC = 8
 _MAP_FIXED, MAP_NORESERVE = 0x10, 0x4000
 trim_heap: Callable[[int], int] = getattr(_libc, "malloc_trim", lambda _: 0)
 """malloc_trim(3): returns unused heap memory to the kernel, except for a number of bytes. Only glibc has it."""
+_set_malloc_option: Callable[[int, int], int] = getattr(_libc, "mallopt", lambda option, value: 0)
+_M_MMAP_THRESHOLD = -3
+
+
+def map_large_blocks(size: int) -> None:
+    """Make malloc(3) map blocks from this size on by themselves, so that free(3) returns them to the kernel at once.
+
+    glibc raises the size to that of each block that is freed, up to 32 MiB, and keeps such blocks in the heap.
+    """
+    _set_malloc_option(_M_MMAP_THRESHOLD, size)
 
 
 def perf_event_open(attr: bytes, tid: int, cpu: int) -> int:

@@ -174,15 +174,16 @@ static inline int sets_rsp_from_rbp(const struct instruction *i)
 }
 
 /* Find the bytes of the file at an address. Returns their number. */
-static inline uint64_t find_bytes(const struct flow *flow, uint64_t address, const uint8_t **bytes)
+static inline uint64_t find_bytes(struct flow *flow, uint64_t address, const uint8_t **bytes)
 {
     for (uint64_t n = 0; n < flow->segment_count; n++) {
         uint64_t offset = address - flow->segments[n].vaddr;
         if (offset < flow->segments[n].size) {
             *bytes = flow->segments[n].bytes + offset;
-            return flow->segments[n].size - offset;
+            return flow->segments[n].room - offset;
         }
     }
+    flow->missing = address;
     return 0;
 }
 

@@ -25,9 +25,9 @@ enum {
     NO_CALL = -1,
 };
 
-/* Consecutive bytes of the file. */
+/* Bytes of the file. A table that begins within `size` bytes may use `room` bytes. */
 struct segment {
-    uint64_t vaddr, size;
+    uint64_t vaddr, size, room;
     const uint8_t *bytes;
 };
 
@@ -65,6 +65,7 @@ struct flow {
 
     /* the function, and the result */
     uint64_t start, returns, end;
+    uint64_t missing; /* address of a table that no segment has, 0 if there is none */
     struct run *runs;
     uint64_t run_count;
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import time
+import tracemalloc
 from bisect import bisect_right
 from pathlib import Path
 
@@ -228,7 +230,28 @@ def test_called_aligned_address_is_certain_only_behind_the_end_of_code(name: str
     end = bytes.fromhex(before)
     code = bytes.fromhex("e81b000000") + b"\x53" * (27 - len(end)) + end + b"\x53" * 32  # call of the address 32
     index = FunctionIndex(little_elf(X86_64, code), None, [])
-    assert (32 in index.certain) == certain, name
+    assert index.is_certain(32) == certain, name
+
+
+def test_memory_for_large_code_is_small_and_freed(tmp_path: Path) -> None:
+    size = 8 << 20
+    code = bytes.fromhex("4883ec08 e8f7000000 4883c408 c3").ljust(256, b"\xcc") * (size // 256)
+    path = tmp_path / "large"
+    path.write_bytes(little_elf(X86_64, code).read(0, 2 * size))
+    file = open_object_file(str(path))
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        rules = CodeRules(file, None, X86_64, [])
+        kept, most = tracemalloc.get_traced_memory()
+        assert kept - before < size // 4
+        assert most - before < 3 * size
+        assert rules.piece_at(256 + 9) is not None
+        rules.drop_idle_code(time.monotonic() + 60)
+        assert tracemalloc.get_traced_memory()[0] - kept < size // 4
+        assert rules.piece_at(512 + 9) is not None
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.binary(min_size=1, max_size=400))

@@ -8,6 +8,7 @@ native/flow analyses the functions, or x86_flow and proof where there is no nati
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -26,7 +27,7 @@ from pyprof.unwind.code_analysis.function_code import (
 )
 from pyprof.unwind.code_analysis.function_index import FunctionIndex
 from pyprof.unwind.code_analysis.function_states import Run
-from pyprof.unwind.code_analysis.native_flow import MAX_SIZE, NativeFlow
+from pyprof.unwind.code_analysis.native_flow import MAX_SIZE, NativeFlow, drop_memory
 from pyprof.unwind.code_analysis.state_proof import PythonFlow
 from pyprof.unwind.code_analysis.x86_instructions import CALLEE_SAVED, decode
 from pyprof.unwind.dwarf_expressions import encode_deref, encode_plus, encode_plus_register, encode_register_plus
@@ -38,6 +39,9 @@ MAX_GUESSES = 16
 
 MAX_DISTANCE = 8192
 """Maximum number of bytes before a pc in which an unnamed function start is searched."""
+
+_IDLE_S = 5.0
+"""Time in seconds without an analysis after which the bytes of a file are freed. A program's code may be 30 MB."""
 
 _ENDS = (b"\x00", b"\x90", b"\xcc", b"\xc3")
 """Last byte of what stands before an aligned function: padding or a return."""
@@ -82,6 +86,7 @@ class CodeRules:
         self._rules: dict[FrameRow, Rule] = {}
         self._opened: dict[int, tuple[Code, NativeFlow | PythonFlow]] = {}
         self._returning: dict[int, bool] = {}
+        self._used = 0.0
 
     def piece_at(self, svma: int) -> AnalysedCode | None:
         """Return the code with known rules that covers an address, or None."""
@@ -123,7 +128,7 @@ class CodeRules:
         """Return True if a function that is known to begin elsewhere jumps to an address without a frame."""
         for at in self._index.jumps_to(start)[:MAX_GUESSES]:
             origin = self._index.before(at)
-            if origin is None or origin not in self._index.certain or self._analyse(origin) == 0:
+            if origin is None or not self._index.is_certain(origin) or self._analyse(origin) == 0:
                 continue
             code = self.known_piece(at)
             if code is None or code.function == start:
@@ -132,6 +137,16 @@ class CodeRules:
             if (rule.cfa_reg, rule.cfa_off, rule.regs) == (self._arch.sp, 8, ()):
                 return True
         return False
+
+    def drop_idle_code(self, now: float) -> None:
+        """Free the bytes of the file if no function was analysed for some time. The next analysis reads them again.
+
+        Args:
+            now: Monotonic time in seconds.
+        """
+        if self._opened and now >= self._used + _IDLE_S:
+            self._opened.clear()
+            drop_memory()
 
     def known_piece(self, svma: int) -> AnalysedCode | None:
         """Return the code that covers an address if its function was analysed before, or None."""
@@ -152,10 +167,11 @@ class CodeRules:
         segment = next((s for s in self._file.loads if s.executable and 0 <= start - s.vaddr < s.filesz), None)
         if segment is None:
             return 0
+        self._used = time.monotonic()
         code, flow = self._open(segment)
-        start = start if start in self._index.named else end_of_padding(code, start)
+        start = start if self._index.is_named(start) else end_of_padding(code, start)
         outline = flow.analyse(start, 0)
-        named = start in self._index.certain or (start in self._index.named and has_prologue(code, start))
+        named = self._index.is_certain(start) or (self._index.is_named(start) and has_prologue(code, start))
         if outline is None or not (outline.returns or named):
             return 0
         self._analysed[begin] = outline.end
@@ -175,7 +191,7 @@ class CodeRules:
         if slot is not None:
             end = end_of_padding(code, call + instruction.size)
             return self._index.imported.get(slot) is True and not (code.may_be_start(end) or has_prologue(code, end))
-        if target is None or target not in self._index.named:
+        if target is None or not self._index.is_named(target):
             return False
         if target not in self._returning:
             outline = flow.analyse(target, 1)
@@ -189,9 +205,7 @@ class CodeRules:
             if library is None or segment.filesz > MAX_SIZE:
                 self._opened[segment.vaddr] = code, PythonFlow(code)
             else:
-                others = [each for each in self._file.loads if each is not segment]
-                segments = [(each, self._file.at_svma(each.vaddr, each.filesz)) for each in (segment, *others)]
-                self._opened[segment.vaddr] = code, NativeFlow(library, segments, self._file.entry or 0, self._index)
+                self._opened[segment.vaddr] = code, NativeFlow(library, self._file, segment, code.data, self._index)
         return self._opened[segment.vaddr]
 
     def _code(self, segment: Segment) -> Code:
@@ -206,15 +220,15 @@ class CodeRules:
 
         entry = self._file.entry
         data = self._file.at_svma(segment.vaddr, segment.filesz)
-        certain, named = self._index.certain, self._index.named
+        index = self._index
         return Code(
             data,
             segment.vaddr,
             next_start,
             read,
             lambda at: at == entry,
-            certain.__contains__,
-            lambda at: at in certain or at in named,
+            index.is_certain,
+            lambda at: index.is_certain(at) or index.is_named(at),
             lambda slot: self._index.imported.get(slot) is False,
         )
 

@@ -7,8 +7,9 @@ The analysis of such a start is used only if it leads to a return at the right d
 from __future__ import annotations
 
 import re
-from bisect import bisect_right, insort
-from collections.abc import Iterable
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -22,6 +23,8 @@ from pyprof.unwind.rules import Extents
 
 MAX_SCANNED = 128 << 20
 """Maximum number of bytes of code that are searched for calls."""
+_PIECE = 1 << 20
+"""Number of bytes of code that are searched at once. A search needs several times as much memory."""
 
 _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("shndx", "<u2"), ("value", "<u8"), ("size", "<u8")]
@@ -50,12 +53,14 @@ U64 = npt.NDArray[np.uint64]
 class FunctionIndex:
     """The known function starts of one file.
 
+    The lists are arrays of 8 bytes a number: files of 100 MB have some 150,000 starts, and an agent keeps them.
+
     Attributes:
         starts: All known starts and the ends of the functions of tables, ascending.
-        certain: Starts that a symbol, a table or the entry point states, or that calls state without doubt.
+        certain: Starts that a symbol, a table or the entry point states, or that calls state without doubt, ascending.
         limits: The certain starts, and the ends of the functions of tables, ascending.
         imported: For each slot of the GOT of an imported function, whether that function may return.
-        named: The certain starts, and addresses that only one call or a `lea` names.
+        named: The certain starts when the index was made, and those that one call or a `lea` states, ascending.
     """
 
     def __init__(self, file: ObjectFile, debug: ObjectFile | None, extents: Iterable[Extents]) -> None:
@@ -67,26 +72,25 @@ class FunctionIndex:
             extents: Start and end addresses of the functions that each unwind table covers.
         """
         tables = list(extents)
-        found = [starts for starts, _ in tables]
-        for named in (file, debug):
-            found += [symbols(named, name) for name in (".symtab", ".dynsym")] if named is not None else []
+        certain = [starts for starts, _ in tables]
+        for each in (file, debug):
+            certain += [symbols(each, name) for name in (".symtab", ".dynsym")] if each is not None else []
         if file.entry:
-            found.append(np.array([file.entry], np.uint64))
-        stated = distinct(np.concatenate(found)) if found else np.zeros(0, np.uint64)
-        self.certain = set(stated.tolist())
-        candidates = [stated, *(ends for _, ends in tables)]
-        self.named = set(self.certain)
+            certain.append(np.array([file.entry], np.uint64))
+        guessed: list[U64] = []
         for segment in file.loads:
             if segment.executable:
                 often, once, loaded = _named_by_code(file, segment)
-                self.certain.update(often.tolist())
-                self.named.update(*(part.tolist() for part in (often, once, loaded)))
-                candidates += [often, once, loaded]
-        self.starts: list[int] = distinct(np.concatenate(candidates)).tolist()
-        self.limits = sorted(self.certain.union(*(ends.tolist() for _, ends in tables)))
+                certain.append(often)
+                guessed += [once, loaded]
+        ends = [ends for _, ends in tables]
+        self.certain = _ascending(certain)
+        self.named = _ascending([*certain, *guessed])
+        self.starts = _ascending([*certain, *guessed, *ends])
+        self.limits = _ascending([*certain, *ends])
         self.imported = _imported_functions(file)
         self._file = file
-        self._jumps: dict[int, list[int]] | None = None
+        self._jumps: tuple[array[int], array[int]] | None = None
 
     def before(self, svma: int) -> int | None:
         """Return the last known function start at or below an address, or None."""
@@ -103,20 +107,35 @@ class FunctionIndex:
         at = bisect_right(self.limits, svma)
         return self.limits[at] if at < len(self.limits) else None
 
+    def is_certain(self, start: int) -> bool:
+        return _has(self.certain, start)
+
+    def is_named(self, start: int) -> bool:
+        return _has(self.named, start)
+
     def add_certain(self, start: int) -> None:
         """Note that a function certainly begins at an address."""
-        if start not in self.certain:
-            self.certain.add(start)
+        if not _has(self.certain, start):
+            insort(self.certain, start)
             insort(self.limits, start)
 
     def jumps_to(self, target: int) -> list[int]:
         """Return the addresses of `jmp rel32` instructions to an address. Other bytes may look like one."""
         if self._jumps is None:
-            self._jumps = {}
-            for segment in self._file.loads:
-                for goes, at in zip(*_jumps(self._file, segment), strict=True) if segment.executable else ():
-                    self._jumps.setdefault(goes, []).append(at)
-        return self._jumps.get(target, [])
+            self._jumps = _jumps(self._file)
+        targets, places = self._jumps
+        return places[bisect_left(targets, target) : bisect_right(targets, target)].tolist()
+
+
+def _ascending(found: Iterable[U64]) -> array[int]:
+    """Return the different numbers of some arrays, ascending."""
+    parts = list(found)
+    return array("Q", distinct(np.concatenate(parts)).tobytes() if parts else b"")
+
+
+def _has(ascending: array[int], number: int) -> bool:
+    at = bisect_left(ascending, number)
+    return at < len(ascending) and ascending[at] == number
 
 
 def _imported_functions(file: ObjectFile) -> dict[int | None, bool]:
@@ -135,13 +154,38 @@ def _imported_functions(file: ObjectFile) -> dict[int | None, bool]:
     return found
 
 
-def _jumps(file: ObjectFile, segment: Segment) -> tuple[list[int], list[int]]:
-    """Return (targets, addresses) of all `jmp rel32` of a segment to aligned addresses in it."""
-    data = np.frombuffer(file.at_svma(segment.vaddr, min(segment.filesz, MAX_SCANNED)), np.uint8)
-    at = np.flatnonzero(data[:-4] == 0xE9)
-    goes = _distances(data, at + 1) + at + 5
-    kept = (goes >= 0) & (goes < len(data)) & (goes % 16 == 0)
-    return (goes[kept] + segment.vaddr).tolist(), (at[kept] + segment.vaddr).tolist()
+def _jumps(file: ObjectFile) -> tuple[array[int], array[int]]:
+    """Return (targets, addresses) of all `jmp rel32` to aligned addresses in the same segment, by target."""
+    targets, places = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for segment in file.loads:
+        if segment.executable:
+            data = np.frombuffer(file.at_svma(segment.vaddr, min(segment.filesz, MAX_SCANNED)), np.uint8)
+            at = _places(data, 4, 1, lambda opcode: opcode == 0xE9)
+            goes = _distances(data, at + 1) + at + 5
+            kept = (goes >= 0) & (goes < len(data)) & (goes % 16 == 0)
+            targets.append(goes[kept] + segment.vaddr)
+            places.append(at[kept] + segment.vaddr)
+    target, place = np.concatenate(targets), np.concatenate(places)
+    order = np.argsort(target, kind="stable")
+    return array("Q", target[order].tobytes()), array("Q", place[order].tobytes())
+
+
+def _places(
+    data: npt.NDArray[np.uint8], behind: int, count: int, matches: Callable[..., npt.NDArray[np.bool_]]
+) -> npt.NDArray[np.int64]:
+    """Return the offsets of the instructions that match, ascending.
+
+    Args:
+        data: The code.
+        behind: Number of bytes that must follow the first byte of an instruction.
+        count: Number of bytes that are compared.
+        matches: Receives an array for each of these bytes, and returns the mask of the instructions that match.
+    """
+    found = [np.zeros(0, np.int64)]
+    for begin in range(0, len(data) - behind, _PIECE):
+        piece = data[begin : begin + _PIECE + behind]
+        found.append(np.flatnonzero(matches(*(piece[n : len(piece) - behind + n] for n in range(count)))) + begin)
+    return np.concatenate(found)
 
 
 def _distances(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -189,13 +233,14 @@ def _named_by_code(file: ObjectFile, segment: Segment) -> tuple[U64, U64, U64]:
         `lea` or `mov` names it and endbr64 is there.
     """
     data = np.frombuffer(file.at_svma(segment.vaddr, min(segment.filesz, MAX_SCANNED)), np.uint8)
-    calls = np.flatnonzero(data[:-4] == 0xE8) + 1
-    leas = np.flatnonzero((data[1:-5] == 0x8D) & ((data[:-6] | 4) == 0x4C) & ((data[2:-4] & 0xC7) == 5)) + 3
+    calls = _places(data, 4, 1, lambda opcode: opcode == 0xE8) + 1
+    leas = _places(data, 6, 3, lambda rex, opcode, modrm: (opcode == 0x8D) & ((rex | 4) == 0x4C) & (modrm & 0xC7 == 5))
+    leas += 3
     called, counts = _targets(data, calls, segment)
     loaded = _targets(data, leas, segment)[0]
     if segment.vaddr >= _LOWEST_FIXED:
-        moves = np.flatnonzero((data[:-5] & 0xF8) == 0xB8) + 1
-        wide = np.flatnonzero((data[:-5] == 0xC7) & ((data[1:-4] & 0xF8) == 0xC0)) + 2
+        moves = _places(data, 5, 1, lambda opcode: opcode & 0xF8 == 0xB8) + 1
+        wide = _places(data, 5, 2, lambda opcode, modrm: (opcode == 0xC7) & (modrm & 0xF8 == 0xC0)) + 2
         goes = _distances(data, np.concatenate([moves, wide])) - segment.vaddr
         loaded = np.concatenate([loaded, _inside(data, goes, segment)[0]])
     at, loaded_at = ((found - np.uint64(segment.vaddr)).astype(np.int64) for found in (called, loaded))

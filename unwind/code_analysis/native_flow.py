@@ -5,16 +5,17 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.objfile.base import Segment
+from pyprof.objfile.base import ObjectFile, Segment
 from pyprof.unwind.code_analysis.frame_state import FrameRow
 from pyprof.unwind.code_analysis.function_index import FunctionIndex
 from pyprof.unwind.code_analysis.function_states import Outline, Run
+from pyprof.unwind.code_analysis.x86_flow import MAX_TABLE
 
 MAX_SIZE = 1 << 30
 """Maximum size in bytes of a segment whose functions native code analyses."""
@@ -23,6 +24,11 @@ ROW = struct.Struct("=26i")
 RUN = struct.Struct("=QQ104s")
 """The structures `row` and `run` of flow.h."""
 
+_PIECE = 1 << 16
+"""Size in bytes of the pieces in which data is read. Data of a program may be 50 MB, and its tables are small."""
+_MAX_TABLE_BYTES = 8 * MAX_TABLE
+_MAX_PIECES = 4096
+"""Maximum number of pieces of one file. Tables beyond them are unknown."""
 _OWN = threading.local()
 """Working memory of each thread by nesting depth: the analysis of a function may need the analysis of one that it
 calls.
@@ -33,12 +39,20 @@ def _words(names: str) -> list[tuple[str, type[ctypes.c_uint64]]]:
     return [(name, ctypes.c_uint64) for name in names.split()]
 
 
+class _Piece(NamedTuple):
+    """Bytes of the file from an address on. Tables that begin in the first `size` bytes lie within them."""
+
+    svma: int
+    size: int
+    data: npt.NDArray[np.uint8]
+
+
 class FlowRow(ctypes.Structure):
     """The structure `flow` of flow.h. Lists are addresses of arrays."""
 
     _fields_ = _words(
         "data size base certain named limits slots certain_count named_count limit_count slot_count slot_returns "
-        "segments segment_count entry memory start returns end runs run_count asked answers asked_count"
+        "segments segment_count entry memory start returns end missing runs run_count asked answers asked_count"
     )
 
 
@@ -46,35 +60,32 @@ class NativeFlow:
     """The functions of one segment of code, as analysed by native code."""
 
     def __init__(
-        self, library: ctypes.CDLL, segments: Sequence[tuple[Segment, memoryview]], entry: int, index: FunctionIndex
+        self, library: ctypes.CDLL, file: ObjectFile, segment: Segment, code: memoryview, index: FunctionIndex
     ) -> None:
         """Pass the code of a file and its known functions to the native analysis.
 
         Args:
             library: The native code.
-            segments: The segments of the file, each with its bytes. The first one has the code.
-            entry: Entry point of the program, 0 if there is none.
+            file: The file. Of its other segments, only the pieces with tables are read.
+            segment: The segment with the code.
+            code: The bytes of the segment.
             index: The functions of the file.
         """
         self._library = library
         self._index = index
-        self._row = FlowRow(entry=entry)
-        self._certain = -1
-        self._lists: tuple[Any, ...] = ()
+        self._file = file
+        self._row = FlowRow(entry=file.entry or 0)
+        self._pieces: list[_Piece] = []
+        self._table = np.zeros(0, np.uint64)
         self._rows: dict[bytes, FrameRow] = {}
-        texts = [np.frombuffer(data, np.uint8) for _, data in segments]
-        table = np.array(
-            [(segment.vaddr, len(text), _address(text)) for (segment, _), text in zip(segments, texts, strict=True)],
-            np.uint64,
-        )
         slots = sorted((slot, returns) for slot, returns in index.imported.items() if slot is not None)
         places = np.array([slot for slot, _ in slots], np.uint64)
         may_return = np.array([returns for _, returns in slots], np.uint8)
         row = self._row
-        row.data, row.size, row.base = _address(texts[0]), len(texts[0]), segments[0][0].vaddr
-        row.segments, row.segment_count = _address(table), len(table)
+        self._add_piece(segment.vaddr, len(code), code)
+        row.data, row.size, row.base = _address(self._pieces[0].data), len(code), segment.vaddr
         row.slots, row.slot_returns, row.slot_count = _address(places), _address(may_return), len(places)
-        self._kept = texts, table, places, may_return
+        self._kept = places, may_return
 
     def analyse(self, start: int, depth: int) -> Outline | None:
         """Analyse the function at an address, and return its outline, or None if its code contradicts itself.
@@ -84,17 +95,34 @@ class NativeFlow:
             depth: 0, or 1 for a function that another one calls whose analysis is not finished.
         """
         row, index = self._row, self._index
-        if self._certain != len(index.certain):
-            self._certain = len(index.certain)
-            lists = [np.array(sorted(found), np.uint64) for found in (index.certain, index.named, index.limits)]
-            row.certain, row.named, row.limits = (_address(found) for found in lists)
-            row.certain_count, row.named_count, row.limit_count = (len(found) for found in lists)
-            self._lists = tuple(lists)
+        row.certain, row.certain_count = index.certain.buffer_info()
+        row.named, row.named_count = index.named.buffer_info()
+        row.limits, row.limit_count = index.limits.buffer_info()
         row = row if depth == 0 else FlowRow.from_buffer_copy(row)
         row.memory, row.start = _memory(self._library, depth), start
-        if not self._library.flow_analyse(ctypes.byref(row)):
-            return None
-        return Outline(row.returns, row.end)
+        while True:
+            row.missing, row.segments, row.segment_count = 0, self._row.segments, self._row.segment_count
+            is_sound = self._library.flow_analyse(ctypes.byref(row))
+            if not row.missing or not self._read_piece(row.missing):
+                return Outline(row.returns, row.end) if is_sound else None
+
+    def _read_piece(self, svma: int) -> bool:
+        """Read the piece of the file that has a table, and return True if the file has it."""
+        begin = svma - svma % _PIECE
+        for segment in self._file.loads:
+            if 0 <= svma - segment.vaddr < segment.filesz and len(self._pieces) < _MAX_PIECES:
+                begin = max(begin, segment.vaddr)
+                end = begin + _PIECE - begin % _PIECE
+                self._add_piece(begin, end - begin, self._file.at_svma(begin, end - begin + _MAX_TABLE_BYTES))
+                return svma < begin + self._pieces[-1].size
+        return False
+
+    def _add_piece(self, svma: int, size: int, data: memoryview) -> None:
+        self._pieces.append(_Piece(svma, min(size, len(data)), np.frombuffer(data, np.uint8)))
+        self._table = np.array(
+            [(each.svma, each.size, len(each.data), _address(each.data)) for each in self._pieces], np.uint64
+        )
+        self._row.segments, self._row.segment_count = _address(self._table), len(self._pieces)
 
     def prove(self, returns: Callable[[int], bool]) -> list[Run]:
         """Return the rules of the function that was analysed last, as far as they are proved.
@@ -116,6 +144,11 @@ class NativeFlow:
             numbers = ROW.unpack(text)
             found = self._rows[text] = FrameRow._make((*numbers[:8], numbers[8:]))
         return found
+
+
+def drop_memory() -> None:
+    """Free the working memory of this thread. The next analysis allocates it again."""
+    _OWN.__dict__.clear()
 
 
 def _address(array: npt.NDArray[Any]) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.collectors.linux.libc import map_large_blocks
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Journal, JournalBeginning
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from pyprof.session.pipeline.journal_writer import JournalWriter, Within
     from pyprof.symbolize.name_cache import SettledFrameCache
 
+_MAPPED_BYTES = 1 << 19
+"""Size of a block of memory from which on an agent's worker returns it to the kernel as soon as it is free."""
 _NO_WORDS = np.zeros(0, np.uint64)
 _NO_FLAGS = np.zeros(0, np.bool_)
 
@@ -298,8 +301,10 @@ class Service:
     def _begin(self, begin: Begin) -> None:
         self._of = _Observed(begin, lambda: self._keeper.is_refused)
         self._deadline.unwound_s *= begin.times
-        if begin.yields and can_leave_idle_policy():
-            self._giving_way = idle
+        if begin.yields:
+            map_large_blocks(_MAPPED_BYTES)
+            if can_leave_idle_policy():
+                self._giving_way = idle
         for counter in self._missing if begin.confined else ():
             self._of.diagnostics.count(counter)
 
