@@ -14,7 +14,7 @@ from pyprof.collectors.base import CollectorRefused
 from pyprof.collectors.linux.sampled_arch import KNOWN_MACHINES, PERF_ARCHES
 from pyprof.errors import PyprofError, UnsupportedArchitecture
 from pyprof.model.arch import native_arches
-from pyprof.model.reasons import format_message
+from pyprof.model.reasons import make_cause
 from pyprof.options import AUTO, CollectOptions
 from pyprof.records import dataclass, field
 
@@ -99,7 +99,7 @@ class Choice:
     Attributes:
         source: Its name for --collector.
         rule: Name of the reason (model/reasons.py).
-        why: The fact that decided, as a sentence; "" if the rule says it all.
+        why: The fact that decided: a cause (see make_cause) or an error's message; "" if the rule says it all.
         provisional: True if the choice must be made again soon, because an interpreter starts.
     """
 
@@ -231,7 +231,7 @@ def _choose_default(facts: PlanFacts, options: CollectOptions, collector: str) -
     if facts.perf_user_only:
         if facts.short_lives and not options.idle:
             return Choice(PERF, "plan_short_lives")
-        return Choice(PTRACE, "plan_kernel_time", format_message("kernel_not_sampled"))
+        return Choice(PTRACE, "plan_kernel_time", make_cause("kernel_not_sampled"))
     if options.idle and stops is None and _allows_stops_of_processes(facts, options):
         why = next((each.interpreter for each in facts.processes.values() if each.interpreter and not each.stops), "")
         if why:

@@ -59,7 +59,7 @@ class Detected:
         version: Version of the interpreter, "" if it is not known.
         module: Path of the file that holds the interpreter.
         unread: Why its functions are not in the stacks, "" if they are.
-        stops: One sentence that says why its functions need stops, "" if they do not.
+        stops: Why its functions need stops (see make_cause), "" if they do not.
     """
 
     language: str

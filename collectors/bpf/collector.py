@@ -62,7 +62,7 @@ class BpfCollector(PerfCollector):
             ids: Identifiers shared with other collectors of the recording.
             selection: Further processes, including those that will match later.
             before_exec: True if pid will call exec, and only the new program is wanted.
-            why: A sentence with the reason for which this collector was chosen.
+            why: Why this collector was chosen (see make_cause), "" if that needs no note.
         """
         self.source = source
         self._why = why

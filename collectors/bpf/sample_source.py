@@ -45,7 +45,7 @@ from pyprof.errors import FormatError
 from pyprof.model.interpreter_frame_reading import CopiedStack, FrameRows, KernelReader
 from pyprof.model.interpreter_frames import Chain
 from pyprof.model.modules import AddressSpace
-from pyprof.model.reasons import format_message
+from pyprof.model.reasons import make_cause
 from pyprof.model.sample_batch import Piece, SampleBatch, StackSlab, make_goroutine_pieces
 from pyprof.model.thread_identity import Labels, read_program_labels
 from pyprof.records import replace
@@ -210,7 +210,7 @@ class BpfSource:
             runtime, offsets = found or (0, None)
             self._sampler.add_process(pid, runtime, offsets, goroutines)
         if found is not None and needs == "" and found[1].seeks and not self._sampler.seeks:
-            return format_message("waits_of_greenlets")
+            return make_cause("waits_of_greenlets")
         return needs
 
     def _reader(self, pid: int) -> KernelReader:

@@ -150,7 +150,7 @@ class _Openings:
         Args:
             pids: The processes.
             launched: True if the program has not started yet.
-            why: A sentence with the reason for which BPF samples them.
+            why: Why BPF samples them (see make_cause), "" if the plan's rule says it all.
         """
         from pyprof.collectors.bpf.collector import BpfCollector
         from pyprof.collectors.bpf.sample_source import BpfSource

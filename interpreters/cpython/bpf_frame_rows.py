@@ -30,6 +30,7 @@ from pyprof.interpreters.function_numbers import UNREAD, FunctionTable, next_cha
 from pyprof.model.interpreter_frame_reading import FrameOffsets, FrameRows, KernelReader, ThreadPlace
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.modules import AddressSpace
+from pyprof.model.reasons import make_cause
 from pyprof.records import replace
 
 if TYPE_CHECKING:
@@ -467,7 +468,7 @@ class PythonInKernel:
         process.inspect_process(space, tids)
         self._take(process.expected, parent)
         if self._runtime is not None and self.offsets() is None:
-            return f"the frames of CPython {self._runtime.layout.version} are not read in the kernel."
+            return make_cause("frames_unknown_to_program", version=self._runtime.layout.version)
         return None if process.undecided else ""
 
     def _take(self, runtime: Runtime | None, parent: KernelReader | None) -> None:

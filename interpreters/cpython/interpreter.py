@@ -12,7 +12,7 @@ from pyprof.interpreters.base import Detected, Interpreter, LiveProcess
 from pyprof.interpreters.cpython.code_objects import LANGUAGE, PythonCode
 from pyprof.interpreters.cpython.debug_offsets import is_own
 from pyprof.interpreters.cpython.layout import LineTableFormat
-from pyprof.model.reasons import format_message
+from pyprof.model.reasons import make_cause
 
 if TYPE_CHECKING:  # a process that only names frames reads none
     from pyprof.interpreters.cpython.detection import CPythonFileCache
@@ -42,7 +42,7 @@ class CPython(Interpreter):
         if runtime is None:
             return None
         version, module = runtime.layout.version, runtime.located.module.path
-        stops = "" if is_trampoline_on(process) else format_message("without_trampoline", version=version)
+        stops = "" if is_trampoline_on(process) else make_cause("without_trampoline", version=version)
         return Detected(LANGUAGE, version, module, stops=stops)
 
     def open_reader(self, process: LiveProcess) -> PythonProcess:

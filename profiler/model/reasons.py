@@ -208,13 +208,15 @@ WARNINGS = (
 )
 """Warnings of a recording's summary, which the user must see first."""
 
-STOPS = (
+CAUSES = (
     Reason("without_trampoline", Stage.INTERPRETER, "CPython {version} runs in it without a perf trampoline."),
     Reason("waits_of_greenlets", Stage.INTERPRETER,
            "It runs greenlets, whose suspended frames are on C stacks: where waits are recorded, these are read in "
            "stops."),
+    Reason("frames_unknown_to_program", Stage.INTERPRETER,
+           "The program in the kernel cannot read the frames of CPython {version}."),
 )
-"""Facts about a process because of which it is sampled by stops (collectors/plan.py)."""
+"""Causes for which a process is sampled by stops (collectors/plan.py): make_cause() names them in other notes."""
 
 PLAN = (
     Reason("plan_requested", Stage.SAMPLING, "the source that --collector names"),
@@ -302,7 +304,7 @@ SENTENCES = {
         PROBLEMS,
         NOTES,
         WARNINGS,
-        STOPS,
+        CAUSES,
         PLAN,
         MARKERS,
         PAGE,
@@ -310,6 +312,8 @@ SENTENCES = {
     for reason in table
 }
 """Reasons whose text has arguments, by name of the reason."""
+_CAUSES = {reason.name: reason for reason in (*CAUSES, SENTENCES["kernel_not_sampled"])}
+"""Causes that the argument `why` of a note may name, by name."""
 
 
 def format_message(name: str, **arguments: object) -> str:
@@ -317,10 +321,23 @@ def format_message(name: str, **arguments: object) -> str:
     return _fill_in(SENTENCES[name].sentence, arguments)
 
 
+def make_cause(name: str, version: str = "") -> str:
+    """Return a cause as the argument `why` of a note or of format_message(): `name`, or `name:version`.
+
+    Recordings have this text. For users it is replaced by the cause's sentence.
+    """
+    return f"{name}:{version}" if version else name
+
+
 def _fill_in(template: str, arguments: Mapping[str, object]) -> str:
-    return template.format_map(
-        {name: _Counted(value) if type(value) is int else value for name, value in arguments.items()}
-    )
+    return template.format_map({name: _shown(name, value) for name, value in arguments.items()})
+
+
+def _shown(name: str, value: object) -> object:
+    if name == "why" and isinstance(value, str):
+        cause, _, version = value.partition(":")
+        return _CAUSES[cause].sentence.format(version=version) if cause in _CAUSES else value
+    return _Counted(value) if type(value) is int else value
 
 
 class _Counted(int):

@@ -61,7 +61,7 @@ OFFCPU = CollectOptions(idle=True, running=False)
 WAKERS = CollectOptions(idle=True, running=False, wakers=True)
 SHALLOW = CollectOptions(stack_size=NO_STOPS)
 
-HIDDEN = "ptrace kernel_time: " + SENTENCES["kernel_not_sampled"].sentence
+HIDDEN = "ptrace kernel_time: kernel_not_sampled"
 
 
 class Case(NamedTuple):

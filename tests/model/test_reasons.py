@@ -36,6 +36,7 @@ from pyprof.model.reasons import (
     counter_title,
     end_reason,
     lacking,
+    make_cause,
     make_note,
     parse_note,
     problem,
@@ -152,7 +153,12 @@ def _with_arguments() -> Iterator[tuple[str, str, frozenset[str]]]:
     for folder in ("profiler", "unwind", "collectors", "interpreters", "exporters"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in syntax.nodes(path):
-                if isinstance(node, ast.Call) and ast.unparse(node.func) in ("format_message", "make_note", "problem"):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+                    "format_message",
+                    "make_cause",
+                    "make_note",
+                    "problem",
+                ):
                     name = node.args[0] if node.args else None
                     if isinstance(name, ast.Constant) and isinstance(name.value, str):
                         arguments = frozenset(keyword.arg or "**" for keyword in node.keywords)
@@ -385,3 +391,10 @@ def test_what_a_profile_lacks_is_told_in_the_number_of_the_count() -> None:
         "55 stacks that may lack Python functions",
         "1 sample lost",
     ]
+
+
+def test_cause_is_an_id_in_a_note_and_a_sentence_in_its_text() -> None:
+    note = make_note("by_stops", why=make_cause("without_trampoline", version="3.13"))
+    assert note.to_json()["arguments"] == {"why": "without_trampoline:3.13"}
+    assert note.text.endswith("CPython 3.13 runs in it without a perf trampoline.")
+    assert make_note("by_stops", why="no events: denied").text.endswith(": no events: denied")

@@ -16,7 +16,7 @@ from pyprof.fleet.agent.health import NOT_READY, UNHEALTHY
 from pyprof.fleet.server.authorization import STATUS
 from pyprof.model.fleet_reasons import ASKS, CONDITIONS, REQUESTS
 from pyprof.model.reason import Reason
-from pyprof.model.reasons import COUNTERS, ENDS, MARKERS, NOTES, PAGE, PLAN, PROBLEMS, REFUSALS, STOPS, WARNINGS
+from pyprof.model.reasons import CAUSES, COUNTERS, ENDS, MARKERS, NOTES, PAGE, PLAN, PROBLEMS, REFUSALS, WARNINGS
 from pyprof.options import FRAME_SOURCES
 from pyprof.recording.schema import parse_tables
 
@@ -60,7 +60,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "problems": lambda: reasons("problem", code(PROBLEMS)),
     "notes": lambda: reasons("note", code(NOTES)),
     "warnings": lambda: reasons("warning", code(WARNINGS)),
-    "plan": lambda: rows(("rule", "meaning"), ((f"`{each.name}`", each.sentence) for each in (*PLAN, *STOPS))),
+    "plan": lambda: rows(("rule", "meaning"), ((f"`{each.name}`", each.sentence) for each in (*PLAN, *CAUSES))),
     "markers": lambda: reasons("marker", code(MARKERS)),
     "page_sentences": lambda: reasons("sentence", code(PAGE)),
     "refusals": lambda: reasons("refusal", code(REFUSALS.values())),
