@@ -102,7 +102,6 @@ class PerfCollector:
         self.handover = options.handover
         self._options = options
         self._decimation = Decimation(options.stride)
-        self._trial = True
         self._stopping = self._leaving = False
         self._look: Callable[[], None] | None = None
         self._has_new_code = False
@@ -202,18 +201,8 @@ class PerfCollector:
         self.members.note_scan(found)
         found.discard_records()
 
-    def _resume(self) -> None:
-        """Open the perf events again after the first samples. They were closed while unwind tables were read."""
-        late = self._events.scan(FOREVER_NS)
-        self._events.took(late, self.maker.lost)
-        self.members.tracked.apply_records(late.others)
-        late.release_records()
-        self._events.settle()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            self._begin()
-
     def batches(self) -> Iterator[SampleBatch]:
-        cadence, handover = Cadence(self._options, self._trial, self.hold_s), self.handover
+        cadence, handover = Cadence(self._options, self.hold_s), self.handover
         handover.wake = self._waiter.wake
         self._open_alarm()
         handover.report_sampling()
@@ -235,14 +224,11 @@ class PerfCollector:
             elif now - begun_ns < hold_ns and now < handover.next_ns and not self._full():
                 yield self.maker.nothing
                 continue
-            trial, spent_ns = self._trial, time.thread_time_ns()
+            spent_ns = time.thread_time_ns()
             until_ns = FOREVER_NS if last else handover.bound(now)
             yield from self._hand_out(until_ns)
-            begun_ns = time.monotonic_ns() if trial and not self._trial else min(until_ns, now)
-            if trial:
-                cadence.note_trial(again=self._trial)
-            else:
-                cadence.note_flush(time.thread_time_ns() - spent_ns)
+            begun_ns = min(until_ns, now)
+            cadence.note_flush(time.thread_time_ns() - spent_ns)
             if not last and handover.acknowledge_flush(until_ns):
                 yield self.maker.nothing
 
@@ -338,41 +324,27 @@ class PerfCollector:
             )
         members.tracked.forget_ended()
 
-    def skip_trial(self) -> None:
-        """Treat the first samples like all others, instead of closing the perf events after them."""
-        self._trial = False
-        self._events.settle_now(self.members.tracked.alive)
-
     def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
         """Yield the samples in perf's rings up to a time, and release their memory after they were unwound."""
-        last = until_ns == FOREVER_NS
         self._revive()
         found = self._events.scan(until_ns)
         self._events.took(found, self.maker.lost)
-        self._read_accounts(until_ns, force=self._trial)
-        first = self._trial and bool(found.samples) and not (last or self._stopping)
-        if first or last:  # the events pause while tables are read: that takes longer than the rings have room
-            self._events.pause()
+        self._read_accounts(until_ns)
+        if until_ns == FOREVER_NS:
+            self._events.close()
         for batch in map(self._decimation.thin_batch, self.maker.batches(found)):
             self.account_batch(batch)
             yield batch
         births = sum(record.kind == FORK for record in found.others)
         if self._starvation is not None and self._starvation.is_starved(births, *self._accounts.totals()):
             self._events.multiply(self.members.tracked.alive)
-        if first:
-            self.members.note_scan(found)
-            found.release_records()
-            self._trial = False
-            self._resume()
-            self.members.tracked.forget_ended()
-        else:
-            self.release_samples(found)
+        self.release_samples(found)
 
-    def _read_accounts(self, until_ns: int, force: bool = False) -> None:
+    def _read_accounts(self, until_ns: int) -> None:
         """Read the kernel's processor times of the recording if they are due, or if the window or the recording
         ends.
         """
-        force = force or until_ns == FOREVER_NS or self.handover.ends_window(until_ns)
+        force = until_ns == FOREVER_NS or self.handover.ends_window(until_ns)
         self._accounts.read_accounts(self.members.tracked.roots, force, self.slots())
 
     def _revive(self) -> None:

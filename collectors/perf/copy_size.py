@@ -1,7 +1,7 @@
 """The number of stack bytes that the kernel copies, and page-in of stack pages at which its copies end.
 
-The size is first the maximum, then what walks needed, with some room. All threads of a recording have one size, because
-it belongs to the event, which new threads inherit.
+The size is first what the rings have room for, then what walks needed, with some room. All threads of a recording have
+one size, because it belongs to the event, which new threads inherit.
 
 The kernel copies in an interrupt, where it cannot wait for a page fault: the copy ends at the first page that the
 thread has never written. A frame with a large, mostly unused buffer has such pages (16 KB in memcached). A read from
@@ -53,15 +53,14 @@ class StackSize:
     """
 
     def __init__(self, max_bytes: int, first: int) -> None:
-        """Start with the maximum size of stack copies for the first samples.
+        """Choose the first size of stack copies.
 
         Args:
             max_bytes: The limit in bytes.
-            first: Size after the first samples.
+            first: Size until walks have shown what they need. Lost records never make it smaller.
         """
         self.most = max_bytes
-        self.bytes = max_bytes
-        self._first = min(first, max_bytes)
+        self.bytes = self._first = min(first, max_bytes)
         self._seen = 0
         self._limit, self._limited_ns = max_bytes, -_LIMIT_INTERVAL_NS
         self._sure_after = _SURE_AFTER
@@ -80,10 +79,6 @@ class StackSize:
             near = need[need < _FAR * self.most]  # words beyond it are in another stack
             self._need = max(self._need, int(near.max()) if len(near) else 0)
         self._short = self._need > self.bytes
-
-    def choose_size(self) -> None:
-        """Choose the number of stack bytes that the kernel copies from now on, by the first samples."""
-        self.bytes = max(self._first, self.wanted)
 
     def minimize_size(self) -> None:
         """Make stack copies as small as possible, because samples will be taken often. Few samples are enough evidence

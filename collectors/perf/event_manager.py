@@ -196,12 +196,6 @@ class EventManager:
         """
         return self.scope.processors and self.scope.samples
 
-    def pause(self) -> None:
-        """Close all perf events. begin() opens new ones."""
-        if self._events is not None:
-            self.ticks.close(self._events)
-            self._events = None
-
     def scan(self, until_ns: int) -> Scan:
         """Return the records in perf's rings up to a time, with the samples to use."""
         if self._has_random_rates:
@@ -275,16 +269,6 @@ class EventManager:
         self._size.minimize_size()
         self._replace(self._size.bytes, alive)
 
-    def settle(self) -> None:
-        """Choose the size of stack copies after the first samples."""
-        self._size.choose_size()
-        self._narrow()
-
-    def settle_now(self, alive: Iterable[int]) -> None:
-        """Replace the perf events at once by events with the stack copy size for later samples."""
-        self._size.choose_size()
-        self._replace(self._size.bytes, alive)
-
     def learn(self, feedback: Feedback) -> None:
         self._size.learn(feedback)
 
@@ -336,6 +320,7 @@ class EventManager:
         self._size.set_size(self._events.stack_size)
 
     def close(self) -> None:
+        """Close all perf events, and keep the time that they counted."""
         if self._events is not None:
-            self._events.close()
+            self.ticks.close(self._events)
             self._events = None

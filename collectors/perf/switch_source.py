@@ -38,7 +38,6 @@ class PerfSwitchSource:
     _under_way: tuple[SwitchReading, RingBatches] | None = field(default=None)
 
     def __post_init__(self) -> None:
-        self.running.skip_trial()
         self.running.members.joined = self.switches.attach_events
         with contextlib.suppress(ProcessLookupError):  # the process has already ended
             self.switches.attach_events(self.running.members.alive)

@@ -345,7 +345,6 @@ class Switches:
         self.rings = open_rings(cpus, _ring_size(len(cpus)), exactly=False, wakes=False)
         most = max(min(self.options.stack_size, MOST_STACK, self.rings.size // 8) & ~7, 8)
         self._size = StackSize(most, _FIRST_STACK)
-        self._size.choose_size()
         self._tuning = Tuning(Periods(_FIRST_PERIOD))
         self._heard_ns = dict.fromkeys(self.rings.rings, time.monotonic_ns())
         self._events: EventSet | None = None

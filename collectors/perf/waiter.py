@@ -28,7 +28,6 @@ _CALM_NS = 2_000_000_000
 A starting program maps its files one after the other, so the checks follow at growing distances.
 """
 
-_TRIAL_NS, _LONG_TRIAL_NS = 1_000_000, 10_000_000
 _FEW = 400
 """Number of samples of a processor above which a larger batch does not make a sample cheaper."""
 _HAND_OUT_NS = 200_000_000
@@ -166,12 +165,11 @@ class Cadence:
     learning begins.
     """
 
-    def __init__(self, options: CollectOptions, trial: bool, hold_s: float = 0.0) -> None:
+    def __init__(self, options: CollectOptions, hold_s: float = 0.0) -> None:
         """Choose the limits for the time that samples may wait in the rings.
 
         Args:
             options: Options of the recording.
-            trial: True if the first samples are handled separately.
             hold_s: Maximum time for which samples wait. It is limited to twice HOLD times flush_s, or to four times
                 that if samples are few.
         """
@@ -180,15 +178,11 @@ class Cadence:
         usual_s = HOLD * options.flush_s
         long_s = max(2 * usual_s, min(4 * usual_s, _FEW / options.rate_hz))
         self._full_batch_ns = round(1e9 * min(BATCH / options.rate_hz, max(usual_s, min(long_s, hold_s))))
-        self.wait_ns = _TRIAL_NS if trial else FIRST_FLUSH_NS
+        self.wait_ns = FIRST_FLUSH_NS
 
     def restart(self) -> None:
         """Let the next samples wait only for a short time, as at the beginning of a recording."""
         self.wait_ns = min(self.wait_ns, FIRST_FLUSH_NS)
-
-    def note_trial(self, again: bool) -> None:
-        """Note the end of the trial with the first samples; `again` is True if it had no samples."""
-        self.wait_ns = min(2 * self.wait_ns, _LONG_TRIAL_NS) if again else FIRST_FLUSH_NS
 
     def note_flush(self, took_ns: int) -> None:
         """Note that all samples were yielded, and the processor time for that. On a slow machine batches are

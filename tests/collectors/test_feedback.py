@@ -80,7 +80,7 @@ class Part:
         return CollectorStats(ticks=1)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """Return a method without effect for each other name, such as leave_samples, stop and skip_trial."""
+        """Return a method without effect for each other name, such as leave_samples and stop."""
         return lambda *_: None
 
 

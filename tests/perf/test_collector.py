@@ -52,6 +52,11 @@ def collector(pid: int, options: CollectOptions = SPINNING, ring_size: int = 0) 
         raise
 
 
+def on_processors_s(pid: int) -> float:
+    """Return the time that the threads of a process had on processors."""
+    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+
+
 def test_batches_are_in_order_of_time_and_hold_the_stack_from_sp_on(spinner: int) -> None:
     taken = collector(spinner)
     last: dict[int, int] = {}
@@ -77,17 +82,9 @@ def test_batches_are_in_order_of_time_and_hold_the_stack_from_sp_on(spinner: int
 
 
 def test_number_of_samples_is_the_time_that_the_threads_had(spinner: int) -> None:
-    def on_processors() -> int:
-        texts = [
-            (Path(f"/proc/{spinner}/task") / tid / "schedstat").read_text()
-            for tid in os.listdir(f"/proc/{spinner}/task")
-        ]
-        return sum(int(text.split()[0]) for text in texts)
-
     os.kill(spinner, signal.SIGSTOP)  # it must run only while it is sampled
-    began = on_processors()
+    began_s = on_processors_s(spinner)
     taken = collector(spinner)
-    taken.skip_trial()  # otherwise there are no samples while a user of the first ones reads unwind tables
     os.kill(spinner, signal.SIGCONT)
     samples = 0
     for batch in taken.batches():
@@ -96,8 +93,26 @@ def test_number_of_samples_is_the_time_that_the_threads_had(spinner: int) -> Non
             os.kill(spinner, signal.SIGSTOP)
             taken.stop()
     taken.close()
-    spent_s = (on_processors() - began) / 1e9
+    spent_s = on_processors_s(spinner) - began_s
     assert samples / 1000 == pytest.approx(spent_s, rel=0.1, abs=0.02)
+
+
+def test_samples_are_taken_while_the_first_ones_are_unwound(spinner: int) -> None:
+    taken = collector(spinner, CollectOptions(rate_hz=99, stack_size=1024))  # the rings have room for a minute
+    batches = taken.batches()
+    next(batch for batch in batches if len(batch))
+    began_ns, began_s = time.monotonic_ns(), on_processors_s(spinner)
+    while on_processors_s(spinner) < began_s + 0.5:  # the consumer reads unwind tables
+        time.sleep(0.01)
+    ended_ns, times = time.monotonic_ns(), np.zeros(0, np.int64)
+    for batch in batches:
+        times = np.append(times, batch.time_ns)
+        if times.max(initial=0) > ended_ns:
+            taken.stop()
+    taken.close()
+    meanwhile = np.count_nonzero((times > began_ns) & (times < ended_ns))
+    assert meanwhile == pytest.approx(50, abs=25)
+    assert not taken.stats().skipped
 
 
 def test_samples_that_found_no_room_are_counted(spinner: int) -> None:

@@ -19,7 +19,7 @@ NEEDS = (2416, 3120, 3536, 4288, 4936, 9736, 15270, 16960, 21152, 22712)
 COMPILER = 60_000
 """The same of a thread of HotSpot's compiler C2."""
 FIRST = 13_984
-"""Size after the first samples at 1,999 Hz."""
+"""First size at 1,999 Hz."""
 SECOND = 1_000_000_000
 
 
@@ -32,19 +32,20 @@ def learn(size: StackSize, needs: tuple[int, ...]) -> None:
     size.learn(Feedback(batch, np.where(cut, zero, reach), np.where(cut, reach, zero), cut))
 
 
-def settled() -> StackSize:
-    """Return the size after the first samples, which included those of a compiler."""
-    size = StackSize(MOST, FIRST)
-    learn(size, (*NEEDS, COMPILER))
-    size.choose_size()
-    assert size.bytes > COMPILER
-    return size
-
-
 def change(size: StackSize) -> None:
     bytes_now = size.choose_change()
     if bytes_now:
         size.set_size(bytes_now)
+
+
+def settled() -> StackSize:
+    """Return the size after the first samples, which included those of a compiler."""
+    size = StackSize(MOST, FIRST)
+    assert size.bytes == FIRST
+    learn(size, (*NEEDS, COMPILER))
+    change(size)
+    assert size.bytes > COMPILER
+    return size
 
 
 @pytest.mark.parametrize("late_s", [0.15, 0.3, 0.55])
@@ -94,7 +95,7 @@ def test_losses_of_one_moment_count_once() -> None:
     assert size.bytes >= MOST // 2
 
 
-def test_copies_never_become_smaller_than_those_after_the_first_samples() -> None:
+def test_lost_records_never_make_copies_smaller_than_the_first_ones() -> None:
     size = settled()
     for second in range(30):
         size.limit_size(second * SECOND)

@@ -113,8 +113,8 @@ def test_events_that_replace_others_report_processors_that_were_offline_before(
         with closing(EventManager(scope, options, RingReader(rings, Diagnostics()))) as manager:
             manager.begin((), list)
             as_when_offline(made[-1].fds[cpus[0]])
-            manager.settle_now(())
-            manager.settle_now(())
+            manager._replace(manager.stack_size, ())
+            manager._replace(manager.stack_size, ())
             assert len(made) == 3
             assert manager.revive().keys() == {cpus[0]}
             assert manager.revive() == {}

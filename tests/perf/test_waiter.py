@@ -140,7 +140,7 @@ def test_news_that_come_after_a_quiet_time_are_looked_at_at_once() -> None:
 def test_samples_wait_for_others_longer_and_longer(
     flush_s: float, rate_hz: float, hold_s: float, most_s: float
 ) -> None:
-    cadence = Cadence(CollectOptions(rate_hz=rate_hz, flush_s=flush_s), False, hold_s)
+    cadence = Cadence(CollectOptions(rate_hz=rate_hz, flush_s=flush_s), hold_s)
     waits = []
     for _ in range(20):
         waits.append(cadence.wait_ns)
@@ -155,14 +155,14 @@ def test_batches_are_no_longer_than_what_the_end_of_a_recording_may_take(share: 
 
     A batch is never shorter than flush_s if the walks keep up at all.
     """
-    cadence = Cadence(CollectOptions(rate_hz=99, flush_s=1.0), False, 8.0)
+    cadence = Cadence(CollectOptions(rate_hz=99, flush_s=1.0), 8.0)
     for _ in range(60):
         cadence.note_flush(round(share * cadence.wait_ns))
     assert cadence.wait_ns == pytest.approx(most_s * 1e9, rel=0.01)
 
 
 def test_samples_wait_for_a_short_time_again_after_a_restart() -> None:
-    cadence = Cadence(CollectOptions(rate_hz=99, flush_s=0.5), False, 16.0)
+    cadence = Cadence(CollectOptions(rate_hz=99, flush_s=0.5), 16.0)
     for _ in range(10):
         cadence.note_flush(1_000_000)
     cadence.restart()

@@ -43,16 +43,6 @@ _MAX_STACKS = 8 << 20
 """Maximum number of stack bytes in one message to the worker."""
 IN_FLIGHT = 64 << 20
 """Maximum number of bytes in batches that the worker has not unwound yet."""
-_BEGIN_TOGETHER = 4
-"""Number of first batches after each of which the sampler waits for the worker's feedback.
-
-Before that feedback the collector copies far too much of each stack.
-"""
-_FIRST_FEEDBACK_S, _FEEDBACK_S = 0.5, 0.1
-"""Maximum wait for the feedback on the first batch, after which perf events are paused, and on the others, in seconds.
-
-On a busy machine the worker may need seconds. Meanwhile the kernel's rings would run full.
-"""
 WAITED_FOR_S = 0.15
 """Maximum wait for the worker to exit while the user waits, in seconds. It applies again after the worker was killed.
 
@@ -268,13 +258,8 @@ class Sampling:
         size = self._link.send(Batch(self._number, batch, self._link.packer.news(), self._interpreters()))
         self._flying[self._number] = replace(batch, stack=batch.stack.without_data()), size
         is_saved = any(space.image is None for space in batch.spaces.values())
-        feedback_s = _FIRST_FEEDBACK_S if self._number == 1 else _FEEDBACK_S * (self._number <= _BEGIN_TOGETHER)
-        until_s = time.monotonic() + feedback_s
-        while self._flying and not self._requested:
-            left_s = TURN_S if is_saved or self._in_flight() > IN_FLIGHT else until_s - time.monotonic()
-            if left_s <= 0:
-                break
-            self._turn(min(left_s, TURN_S))
+        while self._flying and not self._requested and (is_saved or self._in_flight() > IN_FLIGHT):
+            self._turn(TURN_S)
 
     def _report_cut_spaces(self, batch: SampleBatch) -> None:
         """Count each process once of whose mappings only a part was read."""
