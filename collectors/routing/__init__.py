@@ -1,5 +1,7 @@
 """The router of a recording, which samples each thread by the source that the plan names.
 
+open_sources     The sources of a recording that are open now: its main source, and stops of single threads and
+                 processes
 opening          The functions that open the sources that the plan of a recording names
 planner          The facts of a recording, and its plan, which is made again when one of them changes
 router           The router of a recording: it opens the source that the plan names, and follows the plan when facts

@@ -12,8 +12,9 @@ from pyprof.collectors.linux.children import find_descendants
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.collectors.plan import BPF, PERF, PTRACE, Choice, find_refusal
+from pyprof.collectors.routing.open_sources import MainSource
 from pyprof.collectors.routing.planner import Planner, check_stops, collect_facts, describe_refusal_of_bpf
-from pyprof.collectors.routing.router import MainSource, Router
+from pyprof.collectors.routing.router import Router
 from pyprof.collectors.routing.stop_candidates import StopCandidates
 from pyprof.collectors.targets.selection import Request
 from pyprof.errors import FormatError

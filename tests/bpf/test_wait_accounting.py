@@ -134,8 +134,8 @@ def test_end_of_the_recording_ends_a_round_of_reading_sleepers(program: Path, tm
         selection = select_processes(TargetOptions(pids=(target.process.pid,)))
         collector = open_collector("bpf", selection, CollectOptions(idle=True), Diagnostics())
         assert isinstance(collector, Router)
-        assert isinstance(collector._main, BpfWaitCollector)
-        outside = collector._main._outside
+        assert isinstance(collector._open.main, BpfWaitCollector)
+        outside = collector._open.main._outside
         assert outside is not None
         collector.stop()
         found = list(itertools.islice(outside.batches(), 5))

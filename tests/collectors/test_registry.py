@@ -85,8 +85,8 @@ def test_events_may_follow_stops_that_were_not_asked_for(
     found = opened(name, options)
     found.close()
     assert isinstance(found, Router)
-    assert isinstance(found._main, PtraceCollector)
-    assert (found._missed is not None) == follows
+    assert isinstance(found._open.main, PtraceCollector)
+    assert (found._open.missed is not None) == follows
     assert any("Time in the kernel has no samples" in note.text for note in found.stats().notes) == (name == AUTO)
 
 

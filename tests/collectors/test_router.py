@@ -20,8 +20,9 @@ from pyprof.collectors.perf.collector import NEVER_STOPPED
 from pyprof.collectors.perf.events import MOST_STACK
 from pyprof.collectors.plan import Choice, PlanFacts
 from pyprof.collectors.routing import planner as planning
+from pyprof.collectors.routing.open_sources import MainSource
 from pyprof.collectors.routing.planner import Planner
-from pyprof.collectors.routing.router import MainSource, Router
+from pyprof.collectors.routing.router import Router
 from pyprof.collectors.routing.stop_fallback import sum_stats
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError
 from pyprof.model.arch import X86_64
@@ -218,7 +219,7 @@ def test_refused_bpf_is_tried_once_and_the_interpreter_is_stopped() -> None:
     next(batches)
     recording.sources[0].new = {PYTHON}
     assert 100 in [next(batches).source_id for _ in range(8)]
-    assert recording.router._partial.candidates.pids == (PYTHON,)
+    assert recording.router._open.partial.candidates.pids == (PYTHON,)
     assert [name for name, *_ in recording.opened] == ["perf", "bpf"]
     notes = recording.router.stats().notes
     assert [note for note in notes if "the verifier says no" in note.text] == [notes[-1]]
@@ -226,8 +227,8 @@ def test_refused_bpf_is_tried_once_and_the_interpreter_is_stopped() -> None:
 
 def test_process_that_ends_meanwhile_refuses_nothing_and_is_checked_again() -> None:
     recording = Recording(ROOT, errors={"bpf": NoSuchProcess("gone")})
-    assert recording.router._find_stop_reason(PYTHON) is None
-    assert recording.router._find_stop_reason(PYTHON) is None
+    assert recording.router._open.find_stop_reason(PYTHON) is None
+    assert recording.router._open.find_stop_reason(PYTHON) is None
     assert [name for name, *_ in recording.opened] == ["perf", "bpf", "bpf"]
     assert recording.router.stats().notes == NOTES["perf"]
 
@@ -236,15 +237,15 @@ def test_process_that_ends_meanwhile_refuses_nothing_and_is_checked_again() -> N
 def test_second_stack_changes_to_bpf_where_that_is_available(refused: bool) -> None:
     facts = replace(ROOT, refused={"bpf": CollectorRefused("no")}) if refused else ROOT
     recording = Recording(facts)
-    assert recording.router._follow_second_stack() is not refused
+    assert recording.router._open.follow_second_stack() is not refused
     assert [name for name, *_ in recording.opened] == ["perf", *([] if refused else ["bpf"])]
 
 
 @pytest.mark.parametrize("options", [CPU, WALL])
 def test_without_bpf_an_interpreter_is_stopped_alone_or_in_wall_mode_with_all(options: CollectOptions) -> None:
     recording = Recording(USER, options)
-    assert recording.router._find_stop_reason(NATIVE) == ""
-    assert recording.router._find_stop_reason(PYTHON) == ("it runs CPython" if options is CPU else "")
+    assert recording.router._open.find_stop_reason(NATIVE) == ""
+    assert recording.router._open.find_stop_reason(PYTHON) == ("it runs CPython" if options is CPU else "")
     assert [name for name, *_ in recording.opened] == ["perf", *(["ptrace"] if options is WALL else [])]
 
 
@@ -295,7 +296,7 @@ def test_recording_that_ends_during_a_change_begins_no_other_source() -> None:
     recording = Recording(ROOT)
     batches = recording.router.batches()
     next(batches)
-    recording.router._find_stop_reason(PYTHON)
+    recording.router._open.find_stop_reason(PYTHON)
     recording.router.stop()
     assert list(batches) == []
     recording.router.close()
@@ -306,7 +307,7 @@ def test_feedback_reaches_only_the_source_of_its_batch() -> None:
     recording = Recording(ROOT)
     batches = recording.router.batches()
     first = next(batches)
-    recording.router._find_stop_reason(PYTHON)
+    recording.router._open.find_stop_reason(PYTHON)
     second = next(batches)
     for batch in (first, second):  # the first source is closed
         recording.router.learn(feedback(batch))
@@ -338,7 +339,7 @@ def test_stops_learn_from_their_batch_though_one_of_perf_was_taken_after_it() ->
 def test_thread_that_was_chosen_and_not_stopped_is_not_said_to_have_been() -> None:
     recording = Recording(USER)
     recording.router.learn(feedback(sample(1), missing=FAR))
-    assert recording.router._partial.candidates.threads == 1
+    assert recording.router._open.partial.candidates.threads == 1
     assert recording.router.stats().notes == NOTES["perf"]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.collectors.perf.collector import USER_ONLY
 from pyprof.collectors.perf.events import paranoid_level
-from pyprof.collectors.routing.router import MissedTime
+from pyprof.collectors.routing.open_sources import MissedTime
 from tests.live.support.recording import Recording, record, running
 from tests.perf.test_births import OWNER
 from tests.support import PROGRAMS, build, missing

@@ -22,6 +22,7 @@ from pyprof.collectors.perf.switch_source import PerfSwitchSource
 from pyprof.collectors.perf.tracked_processes import ThreadNames
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.targets import Targets
+from pyprof.collectors.routing.open_sources import OpenSources
 from pyprof.collectors.routing.router import Router
 from pyprof.collectors.routing.stop_fallback import PartialStops
 from pyprof.collectors.thread_start_times import DelayedRemoval
@@ -83,7 +84,8 @@ def by_switches() -> tuple[dict[str, object], list[Part]]:
 
 
 WITH_PARTS: dict[type, Callable[[], tuple[dict[str, object], list[Part]]]] = {
-    Router: plain("_past", "_main", "_partial"),
+    Router: plain("_past", "_open"),
+    OpenSources: plain("main", "partial"),
     PartialStops: plain("_past", "source"),
     WallClockCollector: plain("_source", "_out_of_band"),
     PerfSwitchSource: by_switches,

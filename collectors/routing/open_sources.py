@@ -1,0 +1,323 @@
+"""The sources of a recording that are open now: its main source, and stops of single threads and processes.
+
+A process of a millisecond has mostly ended before it can be stopped. perf_events sample it, but users who may not see
+time in the kernel by perf_events lose that time. So stops are better as long as they see most of what runs.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol, cast
+
+from pyprof.collectors.base import Collector, CollectorStats, Feedback
+from pyprof.collectors.batch_builder import split_at_flushes
+from pyprof.collectors.plan import BPF, PERF, PTRACE, Choice, ProcessFacts, UncopiedStack
+from pyprof.collectors.routing.planner import ANY_PID, Planner
+from pyprof.collectors.routing.stop_candidates import ByImage, StopCandidates
+from pyprof.collectors.routing.stop_fallback import OpenStops, PartialStops
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.sample_batch import SampleBatch
+from pyprof.records import replace
+
+if TYPE_CHECKING:
+    from pyprof.collectors.bpf.collector import BpfCollector
+    from pyprof.collectors.perf.collector import PerfCollector
+    from pyprof.collectors.ptrace.collector import PtraceCollector
+
+
+_MUCH, _SIGMAS = 0.2, 2
+_UNSURE_NS = 100_000_000
+"""Processor time in nanoseconds that may be missed in addition, because stops first have to learn which threads they
+sample.
+"""
+_WINDOW_NS = 2_000_000_000
+"""Processor time in nanoseconds after which a new decision between stops and perf_events begins."""
+
+
+class MissedTime:
+    """The processor time that has no samples since the last decision."""
+
+    def __init__(self, rate_hz: float, births: int) -> None:
+        self._period_ns = 1e9 / rate_hz
+        self._due_ns = self._seen_ns = 0
+        self._births = births
+
+    def is_much(self, births: int, due_ns: int, seen_ns: int) -> bool:
+        """Return True if too much processor time has no samples because lives are short, and not by chance.
+
+        Args:
+            births: Number of threads and processes that started.
+            due_ns: Time that samples should stand for.
+            seen_ns: Time that they stand for. All three count from the beginning.
+        """
+        due, seen, born = due_ns - self._due_ns, seen_ns - self._seen_ns, births - self._births
+        if due <= 0:
+            return False
+        least = max(_MUCH * due + _UNSURE_NS, _SIGMAS * math.sqrt(due * self._period_ns))
+        if due > _WINDOW_NS:
+            self._due_ns, self._seen_ns, self._births = due_ns, seen_ns, births
+        return least < due - seen < born * self._period_ns
+
+
+class MainSource(Collector, Protocol):
+    """The protocol of a source that can sample a whole recording.
+
+    Attributes:
+        source_ids: Identifiers of its batches.
+        alive: Processes that have not ended.
+    """
+
+    @property
+    def source_ids(self) -> frozenset[int]: ...
+
+    @property
+    def alive(self) -> list[int]: ...
+
+    def take_new_processes(self) -> set[int]:
+        """Return processes that appeared or called exec since the last call."""
+        ...
+
+    def end_now(self) -> None:
+        """End batches() with the samples until this moment, because another source follows."""
+        ...
+
+
+Follow = Callable[[Choice, Sequence[int]], bool]
+"""Function (choice, pids) that opens another main source for processes, if the choice names another one. It returns
+True if the present one then ends.
+"""
+
+
+class OpenSources:
+    """The main source that samples now, and the stops of threads and processes that it leaves out.
+
+    Attributes:
+        choice: The choice of the main source.
+        main: The main source.
+        began_ns: Time at which it began.
+        partial: The stops of threads and processes that the main source leaves out.
+        missed: The processor time that stops missed, None if no other source can follow them.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        choice: Choice,
+        main: MainSource,
+        open_stops: OpenStops,
+        follow: Follow,
+        launched: bool = False,
+    ) -> None:
+        """Sample with a main source.
+
+        Args:
+            planner: The facts and the plan of the recording.
+            choice: The choice of the main source.
+            main: The main source.
+            open_stops: Opens the source that stops some threads.
+            follow: Opens the main source that follows.
+            launched: True if the program has not started yet.
+        """
+        planner.note_source(choice.source)
+        self.choice, self.main, self.began_ns = choice, main, time.monotonic_ns()
+        self._planner, self._follow, self._launched = planner, follow, launched
+        self._stopping = self._has_successor = self._copied = False
+        has_records = choice.source == BPF or (choice.source == PERF and not planner.options.idle)
+        self._records = cast("PerfCollector", main) if has_records else None
+        self._images = ByImage(self.find_stop_reason)
+        self.partial = PartialStops(open_stops)
+        if self._records is not None:
+            self.partial.candidates = StopCandidates(self._records.most_copy)
+            self._records.slots = self.partial.count_slots
+        self.missed: MissedTime | None = None
+        if choice.source == PTRACE and planner.may_follow_short_lives():
+            self.missed = MissedTime(planner.options.rate_hz, self._stops.totals()[0])
+
+    def batches(self) -> Iterator[SampleBatch]:
+        """Yield the batches of all open sources until the main source ends."""
+        return self._sample() if self._records is None else self._sample_with_stops(self._records)
+
+    def _sample(self) -> Iterator[SampleBatch]:
+        """Yield the batches of a main source that samples all threads."""
+        watches = self._planner.may_depend_on_programs()
+        if watches:
+            self._watch(first=True)
+        for batch in self.main.batches():
+            yield batch
+            if watches:
+                self._watch()
+            self._check_short_lives()
+
+    def _sample_with_stops(self, main: PerfCollector) -> Iterator[SampleBatch]:
+        """Yield the batches of a main source that reads records of the kernel, and those of partial stops."""
+        of_main = main.batches()  # its news begin now, because the first checks of programs take a while
+        candidates = self.partial.candidates
+        if self._planner.may_depend_on_programs():
+            self._watch(first=True)
+            main.watch = candidates.watch = self._watch
+        while True:
+            if not candidates:
+                yield from self._note_copies(of_main)
+                of_main = main.batches()
+            if self._is_over(main) or not candidates:
+                return
+            candidates.forget_ended()
+            if not candidates:
+                continue
+            if not candidates.long and self.follow_second_stack():
+                yield from self._note_copies(main.yield_until())
+                return
+            stops = self.partial.open_source()
+            if stops is None:
+                continue
+            try:
+                yield from self._sample_by_both(main, stops)
+            finally:
+                self.partial.close()
+            if self._is_over(main):
+                return
+
+    def _is_over(self, main: PerfCollector) -> bool:
+        return self._stopping or self._has_successor or not main.members.has_processes_left
+
+    def _note_copies(self, batches: Iterator[SampleBatch]) -> Iterator[SampleBatch]:
+        for batch in batches:
+            self._copied = self._copied or len(batch) > 0
+            yield batch
+
+    def _sample_by_both(self, main: PerfCollector, stops: PtraceCollector) -> Iterator[SampleBatch]:
+        """Yield the batches of stops, and between them those of the main source up to the same times."""
+        candidates = self.partial.candidates
+
+        def complete(batches: list[SampleBatch], until_ns: int) -> Iterator[SampleBatch]:
+            yield from self._note_copies(main.yield_until(until_ns))
+            yield from batches
+
+        if self._stopping:
+            stops.stop()
+        flushed_ns = stops.flushed_ns
+        for batch in stops.batches():
+            self.partial.note_batch(batch)
+            main.account_batch(batch)
+            if stops.flushed_ns == flushed_ns:  # an empty batch, but rings fill meanwhile
+                yield from complete([batch], main.handover.bound(time.monotonic_ns()))
+            else:
+                flushed_ns = stops.flushed_ns
+                yield from split_at_flushes(main.handover, [batch], flushed_ns, complete)
+            candidates.forget_ended()
+            if not candidates or not main.members.has_processes_left:
+                stops.stop()
+        until_ns = () if self._is_over(main) else (stops.flushed_ns,)
+        yield from self._note_copies(main.yield_until(*until_ns))
+
+    def _watch(self, first: bool = False) -> int | None:
+        """Check whether programs need another source. Return None if threads must be stopped now, else the time until
+        the next check in ns.
+        """
+        candidates, records = self.partial.candidates, self._records
+        self._images.changed(self.main.take_new_processes())
+        for pid in self._images.check_due(all_of_them=first, is_over=lambda: self._stopping):
+            if records is None:
+                continue
+            if pid in self._images.reasons and records.members.follows_children(pid):
+                candidates.choose_image(pid, from_start=first and not self._launched)
+            else:
+                candidates.release_image(pid)
+        self._leave_samples()
+        return None if candidates else self._images.wait_ns()
+
+    def _leave_samples(self) -> None:
+        """Let the main source end its batches if other threads must be stopped."""
+        if self._records is not None and self.partial.candidates and self.partial.source is None:
+            self._records.leave_samples(self.partial.candidates.elsewhere)
+
+    def find_stop_reason(self, pid: int) -> str | None:
+        """Return Choice.stop_reason for a process, after a change of the main source if the plan requires one."""
+        if self._has_successor:
+            return ""
+        if self.choice.source == BPF:
+            unreadable = cast("BpfCollector", self.main).source.find_interpreter(pid)
+            process = ProcessFacts(unreadable=unreadable)
+        else:
+            process = self._planner.inspect(pid)
+        choice = self._planner.suppose(process).default
+        if self._follow(choice, self.main.alive):
+            return ""
+        if choice.source != self.choice.source and choice.source not in self._planner.facts.refused:
+            return None
+        return self._planner.suppose(process).processes[ANY_PID].stop_reason
+
+    def follow_second_stack(self) -> bool:
+        """Change the main source if the plan does that for threads with second stacks. Return True if it does."""
+        second = ProcessFacts(stacks={ANY_PID: UncopiedStack.SECOND})
+        return self._follow(self._planner.suppose(second).default, self.main.alive)
+
+    def _check_short_lives(self) -> None:
+        """Change the main source if stops miss much, and no process needs them."""
+        if self.missed is None or self._has_successor or not self.missed.is_much(*self._stops.totals()):
+            return
+        planner = self._planner
+        planner.facts = replace(planner.facts, short_lives=True)
+        choice = planner.make_plan().default
+        needless = choice.source != PTRACE and all(planner.choose(pid).stop_reason == "" for pid in self.main.alive)
+        if not (needless and self._follow(choice, self._stops.heads)):
+            planner.facts = replace(planner.facts, short_lives=False)
+
+    @property
+    def _stops(self) -> PtraceCollector:
+        """The main source if it samples by stops, else None."""
+        return cast("PtraceCollector", self.main)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Pass feedback to the open source of its batch. A batch of a closed source teaches nothing."""
+        records, candidates = self._records, self.partial.candidates
+        if self.partial.learn(feedback) or feedback.batch.source_id not in self.main.source_ids:
+            return
+        if records is None:
+            self.main.learn(feedback)
+            return
+        if self._planner.stops_long_stacks:
+            candidates.learn_copied(feedback)
+            self._leave_samples()
+        records.learn(candidates.others(feedback))
+
+    def list_threads(self) -> list[ThreadInfo]:
+        return [*self.main.threads(), *self.partial.list_threads()]
+
+    def retire(self) -> None:
+        self.main.retire()
+        self.partial.retire()
+
+    def stats(self) -> CollectorStats:
+        """Return the statistics of the main source and of partial stops."""
+        main, stopped = self.main.stats(), self.partial.stats()
+        if self._records is None:
+            return main
+        clock = main if self._copied or not stopped.ticks else stopped
+        return replace(
+            stopped,
+            ticks=clock.ticks,
+            ticking_ns=clock.ticking_ns,
+            skipped=main.skipped + stopped.skipped,
+            notes=self.partial.describe(main.notes, self._images.why, alone=not self._copied),
+            accounts=main.accounts,
+        )
+
+    def end_now(self) -> None:
+        """End batches() with the samples until this moment, because another main source follows."""
+        self._has_successor = True
+        self.main.end_now()
+        self.partial.stop()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self.main.stop()
+        self.partial.stop()
+
+    def close(self) -> None:
+        try:
+            self.partial.close()
+        finally:
+            self.main.close()
