@@ -163,18 +163,19 @@ class Invocation:
         if recording is None:
             _exit(_NOT_BEGUN, 128 + number)
             return
-        recording.end()
+        from pyprof.session.worker.deadline import EndUrgency
+
+        recording.end(EndUrgency.IMMEDIATE if again else EndUrgency.PROMPT)
         self._same_until = time.monotonic() + SAME_S
         if not again:
             return
-        recording.expire_deadline()
 
         from pyprof.session.shutdown_watchdog import GrantedTime
 
         clock, until = GrantedTime(recording.waits), time.monotonic() + self._slow * _MAX_SECOND_S
         while not self._over.wait(_LOOK_S):
             if clock.seconds() > self._slow * SECOND_S or time.monotonic() > until:
-                recording.abandon()
+                recording.end(EndUrgency.ABANDON)
                 _exit("ended at the second request: what was not written yet is lost")
 
     @property
@@ -234,7 +235,7 @@ class Invocation:
         except Exception as error:  # noqa: BLE001 - reported after all windows are written
             failures.append(error)
         failures += [*recording.deliveries.failures(), *([recording.failure] if recording.failure else [])]
-        recording.detach()
+        recording.close(ends_command=False)
         self._over.set()
         for each in dict.fromkeys(failures):
             if not isinstance(each, OutputError):  # the sink has reported these
@@ -259,7 +260,7 @@ class Invocation:
 
     def _not_begun(self, recording: Recording, flight: Flight | None, sink: WindowWriter, progress: Progress) -> int:
         """End a recording that a signal stopped before samples were taken, and return the exit code."""
-        recording.detach()
+        recording.close(ends_command=False)
         if flight is not None:
             flight.discard()
         self._over.set()

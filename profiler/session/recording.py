@@ -25,6 +25,7 @@ from pyprof.records import dataclass, field
 from pyprof.session.shutdown_watchdog import LEAVE_S, EndFailure, await_end
 from pyprof.session.sink_delivery import Deliveries
 from pyprof.session.worker import priority
+from pyprof.session.worker.deadline import EndUrgency
 from pyprof.session.worker.message_channel import Part
 from pyprof.session.worker.messages import Extent
 from pyprof.session.worker.sampler_loop import Sampling
@@ -314,28 +315,14 @@ class Recording:
         self._between.answer()
         self.deliveries.send_due()
 
-    def end(self) -> None:
-        """End the recording now, without waiting. May be called from any thread or a signal handler."""
+    def end(self, urgency: EndUrgency = EndUrgency.PROMPT) -> None:
+        """End the recording now, without waiting. May be called from any thread or a signal handler, and again with
+        more urgency.
+        """
         self.asked_to_end = True
         self._ending.set()
         if (sampling := self._kept) is not None:
-            sampling.end()
-
-    def expire_deadline(self) -> None:
-        """Stop waiting for names of the recording that are not resolved yet. May be called from any thread or a signal
-        handler.
-        """
-        if (sampling := self._kept) is not None:
-            sampling.expire_deadline()
-
-    def abandon(self) -> None:
-        """End the recording at once and lose the samples that were not written.
-
-        May be called from any thread or a signal handler.
-        """
-        self.end()
-        if (sampling := self._kept) is not None:
-            sampling.abandon()
+            sampling.end(urgency)
 
     def watch(self, left: Callable[[bool], None], leave_s: float = LEAVE_S, times: float = 1) -> None:
         """Start a thread that enforces the end of the recording after end() is called.
@@ -362,7 +349,7 @@ class Recording:
         if self.end_failure is None:
             return
         if not self.has_begun:
-            sampling.abandon()
+            sampling.end(EndUrgency.ABANDON)
         left(self.has_begun and sampling.leave())
 
     def waits(self) -> Mapping[int, float]:
@@ -482,8 +469,14 @@ class Recording:
         """Request that the collector searches for new processes to record now. Any thread may call this."""
         self._handover.request_flush(time.monotonic_ns())
 
-    def detach(self) -> None:
-        """Close the recording, but let the launched command run on."""
+    def close(self, ends_command: bool = True) -> None:
+        """End the recording and free its resources. Call stop() before if its profile is needed.
+
+        A running command is ended by SIGTERM, and by SIGKILL if that does not help. May be called twice.
+
+        Args:
+            ends_command: False if the command runs on.
+        """
         self.end()
         if self._thread is not None:
             self._thread.join()
@@ -492,14 +485,7 @@ class Recording:
             self._kept = None
             self.deliveries.close()
             gc.collect()  # tables and object files refer to each other; this closes their descriptors
-
-    def close(self) -> None:
-        """End the recording and free its resources. Call stop() before if its profile is needed.
-
-        A running command is ended by SIGTERM, and by SIGKILL if that does not help. May be called twice.
-        """
-        self.detach()
-        if self.command is not None:
+        if ends_command and self.command is not None:
             self.command.terminate(_PATIENCE_S)
 
 

@@ -19,6 +19,7 @@ from pyprof.cli.interrupts import EndBySignals
 from pyprof.cli.record_run import Invocation, times_as_slow
 from pyprof.cli.recording_options import Timing
 from pyprof.options import RecordOptions
+from pyprof.session.worker.deadline import EndUrgency
 from tests.cli.support import BUSY, PYPROF, python
 from tests.collapsed import sampled
 from tests.live.support.recording import running
@@ -192,16 +193,10 @@ class Asked:
     """A recording that logs the requests to it."""
 
     def __init__(self) -> None:
-        self.done: list[str] = []
+        self.done: list[EndUrgency] = []
 
-    def end(self) -> None:
-        self.done.append("end")
-
-    def expire_deadline(self) -> None:
-        self.done.append("expire_deadline")
-
-    def abandon(self) -> None:
-        self.done.append("abandon")
+    def end(self, urgency: EndUrgency) -> None:
+        self.done.append(urgency)
 
     def waits(self) -> dict[int, float]:
         return {}
@@ -216,10 +211,10 @@ def test_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.Monk
     monkeypatch.setattr("pyprof.cli.interrupts.SAME_S", 60)
     run._end(signal.SIGTERM)
     run._end(signal.SIGTERM)
-    assert recording.done == ["end"]
+    assert recording.done == [EndUrgency.PROMPT]
     run._same_until = 0
     run._end(signal.SIGTERM)
-    assert recording.done == ["end", "end", "expire_deadline"]
+    assert recording.done == [EndUrgency.PROMPT, EndUrgency.IMMEDIATE]
 
 
 def test_names_that_are_not_found_in_time_are_left_out(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from pyprof.options import RecordOptions, TargetOptions
 from pyprof.session import recording_factory
 from pyprof.session.pipeline.sample_windows import Recorder
 from pyprof.session.recording import Recording
+from pyprof.session.worker.deadline import EndUrgency
 from pyprof.session.worker.response_codec import WorkerFailed
 from pyprof.session.worker.worker_process import forked
 from tests.cli.support import BUSY, python
@@ -283,7 +284,7 @@ def test_samples_of_a_recording_that_is_hastened_are_kept_and_marked(target: sub
         recording.start()
         sampled(recording)
         whole = recording.peek()
-        recording.expire_deadline()
+        recording._sampling._link.end(EndUrgency.IMMEDIATE)  # the recording goes on
         sampled(recording, seen(whole) + 50)
         profile = recording.stop()
     late = profile.summary.ends["late"]

@@ -12,6 +12,7 @@ import pytest
 
 from pyprof.collectors.linux import procfs
 from pyprof.session.worker import worker_client as link_module
+from pyprof.session.worker.deadline import EndUrgency
 from pyprof.session.worker.message_channel import Channel
 from pyprof.session.worker.priority import PREFERRED
 from pyprof.session.worker.worker_client import WorkerLink
@@ -42,11 +43,9 @@ class Watched(Worker):
     def prefer(self) -> None:
         self.preferred += 1
 
-    def signal_deadline(self) -> None:
-        self.hurried += 1
-
-    def expire_deadline(self) -> None:
-        self.hastened += 1
+    def signal_deadline(self, is_immediate: bool = False) -> None:
+        self.hurried += not is_immediate
+        self.hastened += is_immediate
 
     def wait_for(self) -> None:
         self.waited_for = True
@@ -177,7 +176,7 @@ def test_but_not_for_ever(worker: Watched, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_worker_whose_targets_ended_by_themselves_has_longer(worker: Watched) -> None:
     link = WorkerLink(worker, NAMES_S)
-    link.end(requested=False)
+    link.end(EndUrgency.PATIENT)
     worker.waits_s += 60
     time.sleep(NAMES_S * link_module.BY_ITSELF)
     link.receive(0)
@@ -190,9 +189,9 @@ def test_worker_whose_targets_ended_by_themselves_has_longer(worker: Watched) ->
 
 def test_until_somebody_waits_for_it(worker: Watched) -> None:
     link = WorkerLink(worker, NAMES_S)
-    link.end(requested=False)
+    link.end(EndUrgency.PATIENT)
     link.end()
-    link.end(requested=False)
+    link.end(EndUrgency.PATIENT)
     time.sleep(2 * NAMES_S)
     link.receive(0)
     assert worker.hurried == 1
@@ -222,7 +221,7 @@ def test_waiting_for_a_processor_is_told_from_sleeping() -> None:
 
 def test_worker_whose_answers_are_wanted_at_once_is_hurried_until_it_has_answered(worker: Watched) -> None:
     link = WorkerLink(worker, 60)
-    link.expire_deadline()
+    link.end(EndUrgency.IMMEDIATE)
     assert (worker.hastened, worker.hurried) == (1, 0)
     link.receive(0)
     assert (worker.hastened, worker.hurried) == (1, 1)

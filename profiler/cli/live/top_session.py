@@ -120,7 +120,7 @@ class WatchedTargets:
     def end(self) -> None:
         """End the current recording of `pyprof top`; a command continues to run."""
         if self._recording is not None:
-            self._recording.detach()
+            self._recording.close(ends_command=False)
             self._recording = None
 
     def close(self) -> int | None:

@@ -23,6 +23,7 @@ from pyprof.options import RecordOptions
 from pyprof.records import replace
 from pyprof.session import recording_factory
 from pyprof.session.recording import Recording
+from pyprof.session.worker.deadline import EndUrgency
 from pyprof.session.worker.message_channel import Part
 from pyprof.window_flush_protocol import Stride
 
@@ -334,7 +335,7 @@ class SampledGroup:
             if time.monotonic() > until:
                 if self._recording is None:
                     break
-                self._recording.expire_deadline()
+                self._recording.end(EndUrgency.IMMEDIATE)
                 until = math.inf
 
     def _release(self) -> None:

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import IntEnum
 from types import FrameType
 from typing import TypeVar
 
@@ -43,6 +44,19 @@ time.
 _AGAIN_S = 0.05
 ORPHAN_S = 10.0
 """Maximum time in which a worker whose sampler has ended resolves names for a sink, in seconds."""
+
+
+class EndUrgency(IntEnum):
+    """How much work is still done when a recording ends. A later request can only be more urgent."""
+
+    PATIENT = 0
+    """All targets have ended by themselves: the names may take a minute."""
+    PROMPT = 1
+    """The user waits: the samples that have arrived are unwound, and names are resolved for less than a second."""
+    IMMEDIATE = 2
+    """The samples that have arrived are written with the names that are already resolved."""
+    ABANDON = 3
+    """The worker is killed, and what was not written is lost."""
 
 
 class WorkerOutOfTime(BaseException):

@@ -23,6 +23,7 @@ from pyprof.options import UnwindOptions
 from pyprof.records import replace
 from pyprof.session.pipeline.interpreter_readers import InterpreterNews, Runtimes
 from pyprof.session.process_costs import NOTHING, OwnCost, OwnHeap, RecentCost, UnfollowedChildren, own_cost
+from pyprof.session.worker.deadline import EndUrgency
 from pyprof.session.worker.messages import (
     Batch,
     Begin,
@@ -145,20 +146,6 @@ class Sampling:
         """Lower the priority of the worker, because the user does not wait for it."""
         self._link.worker.lower_priority()
 
-    def expire_deadline(self) -> None:
-        """Tell the worker to stop resolving names and to respond at once with what it has.
-
-        May be called from any thread or a signal handler.
-        """
-        self._link.expire_deadline()
-
-    def abandon(self) -> None:
-        """Kill the worker of the recording, because the user does not want its responses.
-
-        May be called from any thread or a signal handler.
-        """
-        self._link.abandon()
-
     @property
     def progress(self) -> int:
         """The number of units of work that were finished: messages to the worker, batches that the worker has unwound,
@@ -226,7 +213,7 @@ class Sampling:
         finally:
             self.sampled.set()
             self._handover.end()
-            self._link.end(requested=self._requested)
+            self._link.end(EndUrgency.PROMPT if self._requested else EndUrgency.PATIENT)
             self._link.loop_ended()
             self._learn_the_rest()
             self._runtimes.read_names()
@@ -399,11 +386,13 @@ class Sampling:
         self._codes = set(codes)
         return InterpreterNews(fresh, gone, runtimes.module_paths, runtimes.lockless)
 
-    def end(self) -> None:
-        """End the recording now, without waiting. May be called from any thread or a signal handler."""
+    def end(self, urgency: EndUrgency = EndUrgency.PROMPT) -> None:
+        """End the recording now, without waiting. May be called from any thread or a signal handler, and again with
+        more urgency.
+        """
         self._requested = True
         self._handover.end()
-        self._link.end()
+        self._link.end(urgency)
         self.stop()
 
     def close_collector(self) -> None:

@@ -26,6 +26,7 @@ from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.model.profile import Profile
 from pyprof.session.worker import response_codec
+from pyprof.session.worker.deadline import EndUrgency
 from pyprof.session.worker.file_broker import AnyObjectFile, KnownFiles, KnownFolder, KnownProcess, NumberedSink
 from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient
 from pyprof.session.worker.message_channel import Closed, Part
@@ -317,18 +318,21 @@ class WorkerLink:
             self.worker.notify(NumberedSink(len(self._sinks), sink))
         return self._sinks.index(sink) + 1
 
-    def end(self, requested: bool = True) -> None:
-        """Start the deadline for the worker to end, because the recording has ended.
+    def end(self, urgency: EndUrgency = EndUrgency.PROMPT) -> None:
+        """Start the deadline for the worker to end, because the recording has ended, or shorten it.
 
         May be called from any thread or a signal handler.
-
-        Args:
-            requested: True if the user waits for the end, False if all targets have ended.
         """
-        self._overtime.begin(1 if requested else BY_ITSELF)
-        self.worker.wait_for()
-        if requested:
-            self.worker.prefer()
+        if urgency is EndUrgency.ABANDON:
+            self._kill(ABANDONED)
+        elif urgency is EndUrgency.IMMEDIATE:
+            self._overtime.expire_deadline()
+            self.worker.signal_deadline(is_immediate=True)
+        else:
+            self._overtime.begin(BY_ITSELF if urgency is EndUrgency.PATIENT else 1)
+            self.worker.wait_for()
+            if urgency is EndUrgency.PROMPT:
+                self.worker.prefer()
 
     def loop_ended(self) -> None:
         """Note that the collector yields no more batches. Call it after end().
@@ -378,11 +382,6 @@ class WorkerLink:
     def take_longer(self, times: float) -> None:
         """Multiply the time that the worker may take after the end of the recording."""
         self._overtime.take_longer(times)
-
-    def expire_deadline(self) -> None:
-        """Make the worker respond at once with what it has. May be called from any thread or a signal handler."""
-        self._overtime.expire_deadline()
-        self.worker.expire_deadline()
 
     def _press(self) -> None:
         now = time.monotonic()
@@ -470,13 +469,6 @@ class WorkerLink:
                 pending.fail(self.dead)
             self._asked.clear()
         return self.dead
-
-    def abandon(self) -> None:
-        """Kill the worker, because the user does not want its responses.
-
-        May be called from any thread or a signal handler.
-        """
-        self._kill(ABANDONED)
 
     def _kill(self, why: str) -> None:
         self._killed = why

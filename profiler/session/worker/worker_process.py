@@ -198,15 +198,13 @@ class Worker:
         if not self._preferred and self._child.poll() is None:
             priority.lower_priority(self.pid)
 
-    def signal_deadline(self) -> None:
-        """Signal the deadline to the worker, which then responds with what it has."""
-        self._signal(SIGNAL)
+    def signal_deadline(self, is_immediate: bool = False) -> None:
+        """Signal the deadline to the worker, which then responds with what it has.
 
-    def expire_deadline(self) -> None:
-        """Signal an immediate deadline to the worker. Stacks that are not unwound yet get their innermost frames
-        only.
+        Args:
+            is_immediate: True if stacks that are not unwound yet get their innermost frames only.
         """
-        self._signal(AT_ONCE)
+        self._signal(AT_ONCE if is_immediate else SIGNAL)
 
     def wait_for(self) -> None:
         """Stop the worker's background work, because the sampler waits for it."""
