@@ -227,30 +227,6 @@ def test_windows_that_were_written_before_the_worker_died_stay(target: subproces
 
 
 @pytest.mark.live
-def test_sampler_that_is_killed_leaves_what_it_recorded(target: subprocess.Popen[str], tmp_path: Path) -> None:
-    out = tmp_path / "left.collapsed"
-    sampler = subprocess.Popen(
-        [*PYPROF, "record", "-p", str(target.pid), "-q", "-o", str(out)], stderr=subprocess.DEVNULL
-    )
-    readers: list[int] = []
-
-    def reads() -> bool:
-        """Return True if a child of the sampler, which is the worker, reads the target's memory."""
-        children = Path(f"/proc/{sampler.pid}/task/{sampler.pid}/children").read_text().split()
-        readers[:] = [pid for pid in map(int, children) if f"/proc/{target.pid}/mem" in _open_files(pid)]
-        return bool(readers)
-
-    until(reads)
-    (worker,) = readers
-    time.sleep(2)
-    sampler.kill()
-    sampler.wait()
-    until(lambda: not os.path.exists(f"/proc/{worker}") or _is_zombie(worker))
-    assert "_start;__libc_start_main" in out.read_text()
-    assert target.poll() is None
-
-
-@pytest.mark.live
 @pytest.mark.parametrize("output", ["a.html", "a.collapsed", "a.pb.gz", "a.pyprof"])
 def test_worker_that_is_killed_leaves_what_it_recorded(
     output: str, target: subprocess.Popen[str], tmp_path: Path
