@@ -1,6 +1,7 @@
-"""Tests of each way in which a recording ends, as the manual states them, next to four busy loops.
+"""Tests of each way in which a recording ends, as the manual states them.
 
-What is written and the exit code do not depend on the load. docs/benchmarks.md has the times.
+What is written and the exit code do not depend on the load: `make test-busy` runs these tests next to four busy loops.
+docs/benchmarks.md has the times.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,6 @@ from tests.session.test_worker import WAITS_S, until
 pytestmark = pytest.mark.live
 
 MANUAL = Path(__file__).parent.parent.parent / "docs" / "getting-started.md"
-BUSY_LOOPS = 4
 WHOLE = re.compile(r"^_start;__libc_start_main", re.MULTILINE)
 
 
@@ -80,15 +80,6 @@ WAYS = {
 """The ways to end a recording by the first cells of the manual's table."""
 ELSEWHERE = {"the target's memory does not answer": "tests/hostile/test_endings.py"}
 """Rows of the manual's table that another file tests."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def busy_machine() -> Iterator[None]:
-    """Run busy loops of normal priority in a separate session."""
-    loop = "for n in $(seq $0); do while :; do :; done & done; wait"
-    with subprocess.Popen(["sh", "-c", loop, str(BUSY_LOOPS)], start_new_session=True) as loops:
-        yield
-        os.killpg(loops.pid, signal.SIGKILL)
 
 
 def record(way: Way, out: Path, seconds: float) -> tuple[int, str]:
