@@ -139,7 +139,7 @@ class BytesMemory:
         return self.used >= self._most
 
     def append_copy(self, copy: bytes) -> None:
-        """Append the stack copy of the next sample."""
+        """Append the bytes of the next sample's stack copy to the memory of the batch."""
         self._copies.append(copy + bytes(-len(copy) % 8))
 
     def view_copies(self) -> U8:
@@ -300,15 +300,15 @@ class BatchBuilder(Generic[Memory]):
         return self.memory.read_copy(copy.offset, copy.size)
 
     def set_chain(self, lane: int, chain: Chain) -> None:
-        """Set the interpreter frames of a sample (its chain)."""
+        """Set the interpreter frames of one sample of the batch (its chain)."""
         self._chains[lane] = chain
 
     def set_labels(self, lane: int, labels: Labels) -> None:
-        """Set the labels that a program gave to the work during which a sample was taken."""
+        """Set the labels of one sample, which its program gave to the current work."""
         self._labels[lane] = labels
 
     def set_kernel_stack(self, lane: int, frames: KernelStack) -> None:
-        """Set the kernel frames of a sample."""
+        """Set the kernel frames of one sample of the batch."""
         self._kernel_stack[lane] = self._kernel_stacks.setdefault(frames, len(self._kernel_stacks))
 
     def move_to_space(self, lane: int, space: AddressSpace) -> None:

@@ -463,7 +463,7 @@ class Accounts:
         return self._past_due + sum(self._due.values()), self._past_seen + sum(map(self._seen_ns, self._seen))
 
     def count_batch(self, batch: SampleBatch, root_of: Callable[[int], int]) -> None:
-        """Add a batch of samples of the recorded processes to the accounted time."""
+        """Add the time that a batch of samples stands for to the accounts of their processes."""
         if not self.on:
             return
         pids, at = np.unique(batch.pid, return_inverse=True)
@@ -479,7 +479,7 @@ class Accounts:
             seen.spread += spread
 
     def count_ended_threads(self, root: int, rounds: int) -> None:
-        """Count sampling times at which a thread of a tree ran but ended before its sample was taken."""
+        """Count the sampling times at which a thread of a process tree ran, but ended before its sample was taken."""
         self._ended[root] += rounds
 
     def retire(self, roots: Mapping[int, int]) -> None:

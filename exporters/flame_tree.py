@@ -116,8 +116,8 @@ def start_nodes(
 def _framework(
     node: int, levels: Sequence[Level | None], calls: Mapping[int, Sequence[int]], weight: Sequence[int]
 ) -> list[int]:
-    """Return the consecutive interpreter functions from a node on that make only one call, up to the last one of a
-    library.
+    """Return the interpreter functions from a node down to the last one of a library, as long as nearly all time of
+    each is in a single callee. The page can show them as one row.
     """
     path, length = [], 0
     while (level := levels[node]) is not None and level.kind == FrameKind.INTERPRETER and calls[node]:

@@ -240,7 +240,7 @@ class BpfSource:
         self._ended = ended - self._ended
 
     def retire(self) -> None:
-        """Forget threads that had ended when a window was closed."""
+        """Forget the threads that had already ended when the previous window was closed."""
         for tid in [tid for tid in self._placed if not os.path.exists(f"/proc/{tid}")]:
             del self._placed[tid]
             self._sampler.forget_thread(tid)

@@ -203,7 +203,7 @@ class Waits:
         return self._began_ns > 0
 
     def stop_at(self, at_ns: int) -> None:
-        """Set the end of the accounting of waits: later time is not accounted."""
+        """Set the time after which waits are no longer accounted."""
         self._end_ns = at_ns
 
     def _ns(self, since_ns: int, until_ns: int) -> int:
@@ -213,7 +213,7 @@ class Waits:
         return max(min(until_ns, self._end_ns) - max(since_ns, self._began_ns), 0)
 
     def note_threads(self, tids: Iterable[int], now_ns: int) -> None:
-        """Note threads that existed before they were first seen. They may have slept since then."""
+        """Store that these threads existed before they were first seen, so that they may have slept since then."""
         self._unheard.update(dict.fromkeys(tids, now_ns))
 
     @property
@@ -350,7 +350,7 @@ class Waits:
             times.stackless.append(StacklessWait(tid, since, self._ns(since, time_ns), BLOCKED, -1))
 
     def _further(self, times: WaitTimes, tid: int, opened: _Open, until_ns: int, end: int = -1) -> None:
-        """Account the part of a wait after its already accounted part."""
+        """Account the part of a wait that follows its already accounted part."""
         ns, since = self._ns(opened.accounted_ns, until_ns), opened.accounted_ns
         opened.accounted_ns = max(since, until_ns)
         if not ns:

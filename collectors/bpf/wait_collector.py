@@ -171,7 +171,7 @@ class BpfWaitCollector(BpfCollector):
         self._meet(pids)
 
     def _meet(self, pids: list[int]) -> None:
-        """Add processes to the recording whose threads may already sleep."""
+        """Begin to account the waits of further processes. Their threads may already sleep."""
         now = time.monotonic_ns()
         for pid in pids:
             try:

@@ -153,7 +153,7 @@ class LockWaits:
             self._joined[tid] = _Joined(lock, since_ns, int(ended.time_ns[n]), ns, lane)
 
     def _flush(self, times: WaitTimes, tid: int) -> None:
-        """Account the collected waits of a thread for a lock, because the thread now does something else."""
+        """Account the collected waits of a thread for a lock, because the thread has begun to do something else."""
         joined = self._joined.pop(tid, None)
         if joined is not None and joined.lane is not None:
             times.blocked_ns[joined.lane] += joined.ns

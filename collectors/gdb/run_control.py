@@ -180,7 +180,7 @@ class AllStop:
                 self._resume()
 
     def _took(self, stop: StopReply) -> bool:
-        """Record a stop of the GDB stub's target. Return False if the target has ended."""
+        """Store why the GDB stub's target has stopped. Return False if the target has ended."""
         self._running = False
         self._pending = (0, None)
         if stop.is_end:
@@ -347,7 +347,7 @@ class NonStop:
             self._hear(min(left, POLL_INTERVAL_S))
 
     def _hear(self, within_s: float) -> None:
-        """Process one stop notification of the GDB stub, and the entries that follow it in the stub's queue."""
+        """Store the stop of a thread that the GDB stub has announced, and those that follow in the stub's queue."""
         note = self._stub.link.poll_notification(within_s)
         if note is None or not note.startswith(b"Stop:"):
             return

@@ -51,12 +51,12 @@ class StackReach:
         return base, size
 
     def note_readable(self, base: int, size: int, wanted: int) -> None:
-        """Note that `size` of the `wanted` bytes of a stack were readable."""
+        """Store that `size` of the `wanted` bytes of a thread's stack were readable."""
         if size < wanted:
             self.limit = base + size
 
     def learn(self, base: int, top: int, missing: int) -> None:
-        """Learn how much stack a walk of the copy at `base` needed; see Feedback."""
+        """Store how much stack the walk of the copy at `base` needed (see Feedback), for the size of the next copy."""
         known = self.top if base < self.top <= base + self.most else 0  # 0: a value of another stack
         if base <= missing <= base + self.most:
             self.top = max(known, missing + max(_GROWTH, missing - base))

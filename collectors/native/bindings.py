@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 
 class StopEnding(IntEnum):
-    """The state in which the machine code for sampling left a thread after a stop."""
+    """The state in which the compiled sampling loop left a thread after a stop."""
 
     TAKEN = 0  # copied, and it runs again
     HELD = 1  # it is stopped
@@ -25,7 +25,7 @@ class StopEnding(IntEnum):
 
 
 class ReturnReason(IntEnum):
-    """The reason for which a call of the machine code for sampling returned."""
+    """The reason for which a call of the compiled sampling loop returned."""
 
     DONE = 0
     STOPPED = 1  # the last sample: see its ending
@@ -95,7 +95,7 @@ Call = Callable[[int], None]
 
 @cache
 def sample_rounds(with_gil: bool) -> Call | None:
-    """Load the machine code for sampling, or return None if there is none for this machine or it may not be loaded.
+    """Load the compiled sampling loop, or return None if there is none for this machine or it may not be loaded.
 
     Args:
         with_gil: See libc.read_without_gil().

@@ -445,7 +445,9 @@ class OffCpuIntervals:
         return self._gaps.add_unattributed(found.tid, seen_ns, carries, ~classes.wanted, now_ns, known_ns)
 
     def _carry_open_intervals(self, found: Intervals, classes: IntervalClasses, now_ns: int, ends_window: bool) -> None:
-        """Keep the off-CPU intervals that have not ended. The end of a window cuts all of them."""
+        """Store the off-CPU intervals that have not ended, so that the next call continues them. At the end of a window
+        the time so far is accounted, and they continue from there.
+        """
         carried = {}
         rows = np.flatnonzero(found.open)
         columns = (found.tid, found.start_ns, found.began_ns, found.blocked, classes.own_stack, classes.unsure)
@@ -458,13 +460,13 @@ class OffCpuIntervals:
         self._open = carried
 
     def _remember_shares(self, tid: I64, length_ns: I64, wanted: Mask, now_ns: int) -> None:
-        """Store for each thread the share of the elapsed time that is off-CPU time to show."""
+        """Store which share of the elapsed time each thread spent in off-CPU intervals that are shown."""
         tids, place = np.unique(tid[wanted], return_inverse=True)
         off = np.bincount(place, length_ns[wanted], len(tids)) / max(now_ns - self._gaps.until_ns, 1)
         self._off.update(zip(tids.tolist(), np.minimum(off, 1).tolist(), strict=True))
 
     def _remember_shown(self, tid: I64, seen_ns: I64, wanted: Mask) -> None:
-        """Store for each thread the share of its off-CPU time that the profile shows."""
+        """Store which share of its off-CPU time the profile shows of each thread."""
         tids, place = np.unique(tid, return_inverse=True)
         off, shown = (np.bincount(place, each, len(tids)) for each in (seen_ns, np.where(wanted, seen_ns, 0)))
         some = off > 0

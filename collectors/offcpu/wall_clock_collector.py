@@ -271,7 +271,9 @@ class WallClockCollector:
         self._paused.keep_only({*self._intervals.paused_threads, *self._source.paused})
 
     def _forget_gone(self, tids: list[int]) -> None:
-        """Forget threads that have ended without a switch record, because records were lost or paused."""
+        """Forget the threads that have ended but have no switch record of their end, because records were lost or
+        paused.
+        """
         for tid in self._paused.find_ended(tids):
             self._intervals.forget_thread(tid)
 

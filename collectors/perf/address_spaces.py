@@ -132,7 +132,7 @@ class MappingLayout:
         return bool(mapping.inode) and at < len(self._made) and self._made[at] == mapping
 
     def cover_range(self, mapping: Mapping) -> None:
-        """Add a mapping, and remove the parts of existing mappings that it covers."""
+        """Add a mapping to the layout, and remove the parts of other mappings that it covers."""
         made = self._made
         first = max(bisect_right(made, mapping.start, key=_start) - 1, 0)
         if made and made[first].end <= mapping.start:
@@ -197,12 +197,12 @@ class MappingHistory:
         return self._changes.has_room(len(self.layout))
 
     def add_mapping(self, time_ns: int, mapping: Mapping) -> None:
-        """Note the time of a new executable mapping."""
+        """Store the time at which the process got a new executable mapping."""
         self._places.add_mapping(mapping, self.image)
         self._changes.add_change(time_ns, mapping)
 
     def note_exec(self, time_ns: int) -> None:
-        """Note the start of a new program image."""
+        """Store the time at which the process began to run another program."""
         self._changes.add_change(time_ns, None)
 
     def make_child(self, pid: int, time_ns: int) -> MappingHistory:
@@ -366,7 +366,7 @@ class MappingHistory:
         return ProgramImage(alive=not self._over, contested=self.image.contested)
 
     def note_end(self) -> None:
-        """Note the end of the process whose mappings are tracked. Records of earlier execs may arrive later."""
+        """Store that the process has ended. Records of its earlier execs may arrive later."""
         self._over = True
         self.image.alive = False
 

@@ -72,7 +72,7 @@ class Tuning:
         self._wait_s, self._hurry_s = 0.0, _FIRST_MEASUREMENT_S
 
     def count_switches(self, leaves: Mapping[int, int], seconds: float) -> None:
-        """Count how often each thread left a processor in some time."""
+        """Add how often each thread left a processor in some time to the counts from which new periods are chosen."""
         for tid, count in leaves.items():
             self._counts[tid] = self._counts.get(tid, 0) + count
         self._seconds += seconds

@@ -67,7 +67,7 @@ class RandomRates:
         return self._mean_hz * (1 + _LOST_BY_CHANGE / mean_samples)
 
     def begin(self, fd: int, rate_hz: float) -> None:
-        """Record the rate with which a perf event was opened."""
+        """Store the rate with which a perf event was opened, to vary it later."""
         self.forget(fd)
         self._hz[fd] = rate_hz
 
@@ -100,7 +100,7 @@ class RandomRates:
         return True
 
     def forget(self, fd: int) -> None:
-        """Forget a perf event that was closed."""
+        """Stop to vary the rate of a perf event that was closed."""
         self._hz.pop(fd, None)
         self._fresh.discard(fd)
         self._samples.pop(fd, None)
@@ -114,7 +114,7 @@ class SampleCounter:
         self._positions: dict[int, int] = {}
 
     def count(self, into: Counter[int]) -> None:
-        """Add the number of samples of each processor since the last call to a counter."""
+        """Add the number of samples that each processor had since the last call to its counter."""
         for cpu, ring in self._rings.rings.items():
             head = ring.head
             position = max(self._positions.get(cpu, 0), ring.tail)
@@ -198,7 +198,7 @@ class Thinning:
         self._draw = RandomSelection()
 
     def start_thinning(self, rate_hz: float, now_ns: int) -> None:
-        """Keep only a random part of the perf records from now on, so that no program is in step with the samples."""
+        """Begin to drop a random part of the perf records, so that no program runs in step with the samples."""
         self._change(self._usual(rate_hz), now_ns)
 
     def multiply(self, rate_hz: float, most_hz: float, now_ns: int) -> None:

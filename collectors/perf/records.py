@@ -287,12 +287,14 @@ class Scan:
     strange: list[tuple[int, int, int]] = field(default_factory=list)
 
     def add_other(self, words: U64, header: int, time_ns: int, word: int, size: int) -> None:
-        """Add a perf record that is not a sample; its size is in words."""
+        """Decode a perf record that is not a sample, and add it to `others`. Its size is in words."""
         body = words[word + 1 : word + size - 3].tobytes()
         self.others.append(OtherRecord(header & 0xFFFF_FFFF, header >> 32 & 0xFFFF, time_ns, body))
 
     def add_descendants(self, words: U64) -> None:
-        """Add perf records of processes that known processes have forked. They may be in other rings than the fork."""
+        """Add to `others` those of the records in `strange` whose process was forked by a recorded process. The record
+        of the fork may be in another ring.
+        """
         forks = [(record.time_ns, record.body[:4]) for record in self.others if record.kind == FORK]
         # the earliest fork counts
         births = {int.from_bytes(pid, "little"): at for at, pid in sorted(forks, reverse=True)}
@@ -317,7 +319,9 @@ class Scan:
 
 
 def scan_ring(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
-    """Add the records of a perf ring up to until_ns. The limit allows to sort records of several rings by time."""
+    """Add the records of a perf ring up to until_ns to a Scan. The limit allows to sort records of several rings by
+    time.
+    """
     position, head, known, view = ring.tail, ring.head, into.recorded_pids, words.data
     if not 0 <= head - position <= ring.size:
         into.broken += 1

@@ -156,7 +156,7 @@ class CompiledFiles:
             self._read[pid, comm] = compiler_files(comm, procfs.read_arguments(pid))
 
     def add_executed(self, pid: int, started: int, comm: str) -> None:
-        """Note that a process has begun to run a program of this name."""
+        """Store the source file of a process that has begun to run a program of this name, if it is a compiler."""
         read = self._read.pop((pid, comm), None)
         inherited = self._files.pop((pid, started), "")
         if may_be_compiler(comm):
@@ -413,7 +413,7 @@ class TrackedProcesses:
             self.histories[ids[0]].note_end()
 
     def note_end(self, pidfd: int) -> None:
-        """Note the end of a recorded process, which poll reported for its pidfd."""
+        """Mark a recorded process as ended, which poll reported for its pidfd."""
         for pid, fd in list(self.alive.items()):
             if fd == pidfd:
                 os.close(fd)

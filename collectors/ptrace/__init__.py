@@ -2,8 +2,9 @@
 
 collector          A collector that samples live processes by ptrace
 deep_stack         Stacks that are longer than what a stop may copy
-native_loop        Rounds of samples by machine code, and the conversion of their results
-native_round_data  The data that machine code gets for its rounds, and access to the frames that it has read
+native_loop        Rounds of samples by the compiled sampling loop, and the conversion of their results
+native_round_data  The data that the compiled sampling loop gets for its rounds, and access to the frames that it
+                   has read
 on_cpu             The threads that have a processor or were displaced by the sampler
 process            One sampled process: its threads and which of them are sampled, its address spaces, its end
 sampling_times     The times at which stops sample threads, and the wall-clock time that these samples stand for

@@ -1,8 +1,8 @@
-"""Rounds of samples by machine code (collectors/native), and the conversion of their results.
+"""Rounds of samples by the compiled sampling loop (collectors/native), and the conversion of their results.
 
-Machine code handles the usual case: a process that does not change, and threads that sleep or run in user mode on the
-known stack. Python checks any other thread at once, and then the round continues. Python code that runs only at each
-sample has cold caches: at 100 Hz it costs 2.3 times as much per sample as at 1,000 Hz.
+The loop handles the usual case: a process that does not change, and threads that sleep or run in user mode on the known
+stack. Python checks any other thread at once, and then the round continues. Python code that runs only at each sample
+has cold caches: at 100 Hz it costs 2.3 times as much per sample as at 1,000 Hz.
 
 A copied sample gets its place in the batch at once, in the order of the stops. Interpreter frames are decoded when no
 thread is stopped.
@@ -51,7 +51,7 @@ class Grid(NamedTuple):
 
 
 class RoundsResult(NamedTuple):
-    """The result of rounds of samples by machine code.
+    """The result of rounds of samples by the compiled sampling loop.
 
     Attributes:
         done: Number of rounds that have ended.
@@ -74,7 +74,7 @@ class _Undecoded(NamedTuple):
     Attributes:
         lane: Number of the sample in the batch.
         thread: The sample's thread.
-        came: Result of machine code.
+        came: Result of the compiled sampling loop.
         offset: Offset of the stack copy in the builder's memory.
         plan: Plan by which the frames were read.
     """
@@ -87,7 +87,7 @@ class _Undecoded(NamedTuple):
 
 
 class NativeRounds:
-    """The rounds of samples that machine code makes for one collector.
+    """The rounds of samples that the compiled sampling loop makes for one collector.
 
     Attributes:
         taken: Threads that got samples. The reader of this set clears it.
@@ -113,11 +113,11 @@ class NativeRounds:
         stopper.find_unclaimed = self._unclaimed
 
     def stop(self) -> None:
-        """Stop the sampling by machine code. Any thread may call this."""
+        """Stop the sampling by the compiled sampling loop. Any thread may call this."""
         self._rows.stop.value = 1
 
     def is_usable(self, target: TracedProcess) -> bool:
-        """Return True if machine code can sample a process now.
+        """Return True if the compiled sampling loop can sample a process now.
 
         Python handles threads that have not stopped yet, visited processors, 32-bit programs, and Go programs, whose
         threads change between stacks.
@@ -130,15 +130,15 @@ class NativeRounds:
         return not (self._stopper.stopped_threads or self._turns.visited or self._builder.full or self._undecoded)
 
     def is_running_on(self, target: TracedProcess) -> bool:
-        """Return True if machine code may also wait for sampling times. It may not if other Python threads need the
-        interpreter.
+        """Return True if the compiled sampling loop may also wait for sampling times. It may not if other Python
+        threads need the interpreter.
         """
         return libc.can_read_without_gil() and self.is_usable(target)
 
     def run_round(
         self, target: TracedProcess, checks: Sequence[Check], weight: int, python: PythonCheck
     ) -> Sequence[Check]:
-        """Check and sample the threads of one round by machine code. is_usable() must be True.
+        """Check and sample the threads of one round by the compiled sampling loop. is_usable() must be True.
 
         Args:
             target: The process.
@@ -161,9 +161,9 @@ class NativeRounds:
     def run_future_rounds(
         self, target: TracedProcess, ahead: Sequence[Round], grid: Grid, news: int, python: PythonCheck
     ) -> RoundsResult:
-        """Sample the next rounds by machine code. is_running_on() must be True.
+        """Sample the next rounds by the compiled sampling loop. is_running_on() must be True.
 
-        Machine code waits for most of the rounds. The others are made as they become due while frames are decoded.
+        The loop waits for most of the rounds. The others are made as they become due while frames are decoded.
         Remaining frames wait for decode_samples().
 
         Args:
@@ -194,7 +194,7 @@ class NativeRounds:
         rounds.policy = ptrace.policy if turns.own < 0 and ptrace.raises_priority else -1
 
     def _run(self, target: TracedProcess, ahead: Sequence[Round], python: PythonCheck) -> None:
-        """Call the machine code until all rounds of samples are done, or until only Python can continue."""
+        """Call the compiled sampling loop until all rounds of samples are done, or until only Python can continue."""
         rounds, rows = self._rounds, self._rows
         while True:
             self._call()
@@ -222,7 +222,7 @@ class NativeRounds:
         self._learn_our_turn()
 
     def _say_our_turn(self) -> None:
-        """Tell the machine code when the sampler's turn on its processor began in this round."""
+        """Tell the compiled sampling loop when the sampler's turn on its processor began in this round."""
         began, rounds = self._turns.turn_start_ns, self._rounds
         rounds.own_is_read, rounds.own_began_ns = began is not None, max(began or 0, 0)
         rounds.own_is_wanted = self._turns.is_wanted
@@ -232,7 +232,7 @@ class NativeRounds:
         self._turns.set_turn(bool(rounds.own_is_read), rounds.own_began_ns, bool(rounds.own_is_wanted))
 
     def _goes_on(self, target: TracedProcess) -> bool:
-        """Return True if the machine code may continue its round after Python has checked a thread."""
+        """Return True if the compiled sampling loop may continue its round after Python has checked a thread."""
         spaces, stopper, turns = target.spaces, self._stopper, self._turns
         is_same = spaces.current is self._space and spaces.settled
         return is_same and not (stopper.stopped_threads or turns.visited or self._builder.full)
@@ -251,8 +251,8 @@ class NativeRounds:
         call(address_of(rounds))
 
     def _unclaimed(self) -> StoppedThread | None:
-        """Return a thread that the machine code left stopped when an exception arrived, and that Stopper does not know
-        yet.
+        """Return a thread that the compiled sampling loop left stopped when an exception arrived, and that Stopper does
+        not know yet.
         """
         rounds = self._rounds
         if self._is_handed_over or rounds.why != ReturnReason.STOPPED or not rounds.samples_count:
@@ -265,7 +265,9 @@ class NativeRounds:
         )
 
     def _place(self, target: TracedProcess) -> Outcome | None:
-        """Complete the stop of a thread that the machine code left stopped, and add the new samples to the batch."""
+        """Complete the stop of a thread that the compiled sampling loop left stopped, and add the new samples to the
+        batch.
+        """
         rounds, rows, builder, stopper = self._rounds, self._rows, self._builder, self._stopper
         outcome: Outcome | None = None
         held: StoppedThread | None = None
@@ -291,8 +293,8 @@ class NativeRounds:
         return outcome
 
     def _fill(self, target: TracedProcess, first: int, count: int, lane: int, offset: int) -> None:
-        """Set the batch's rows of samples that the machine code has taken, with the registers and the address space at
-        their time.
+        """Set the batch's rows of samples that the compiled sampling loop has taken, with the registers and the address
+        space at their time.
         """
         assert self._space is not None
         assert self._arch is not None
@@ -310,8 +312,9 @@ class NativeRounds:
         """Decode interpreter frames until the next sampling time.
 
         Returns:
-            True if machine code has a round to make now. False if all frames are decoded or sampling stops. Machine
-                code makes no round after a stop, so a sampling time that has come would be requested forever.
+            True if the compiled sampling loop has a round to make now. False if all frames are decoded or sampling
+                stops. The loop makes no round after a stop, so a sampling time that has come would be requested
+                forever.
         """
         rounds = self._rounds
         due = rounds.due
@@ -342,7 +345,7 @@ class NativeRounds:
         return rows.checks[rounds.check : rows.behind[rounds.due]] if rounds.under_way else None
 
     def _learn(self, thread: Thread, row: ThreadRow) -> None:
-        """Update the state of a thread with the observations of the machine code, whether or not it was sampled."""
+        """Update the state of a thread with what the compiled sampling loop observed, whether or not it was sampled."""
         thread.asleep_checks += row.still
         if row.asked:
             thread.note_wakeup()

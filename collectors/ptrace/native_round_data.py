@@ -1,5 +1,5 @@
-"""The data that machine code (collectors/native) gets for its rounds, and access to the interpreter frames that it has
-read.
+"""The data that the compiled sampling loop (collectors/native) gets for its rounds, and access to the interpreter
+frames that it has read.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class StopReads:
     """
 
     def __init__(self, memory: memoryview, begin: int, size: int) -> None:
-        """Parse what the machine code has read in a stop.
+        """Parse what the compiled sampling loop has read in a stop.
 
         Args:
-            memory: The buffer of the machine code.
+            memory: The buffer of the compiled sampling loop.
             begin: Start of the results.
             size: Number of bytes that the plan reads at once.
         """
@@ -115,11 +115,11 @@ class Round(NamedTuple):
 
 
 class NativeRows:
-    """The structures that the machine code for sampling reads and fills.
+    """The structures that the compiled sampling loop reads and fills.
 
     Attributes:
-        rounds: The structure that machine code gets.
-        samples: Samples that the machine code has taken.
+        rounds: The structure that the compiled sampling loop gets.
+        samples: Samples that the compiled sampling loop has taken.
         checks: Checks of all rounds, one after the other.
         threads: Threads of the checks, each once, in the order of their rows.
         behind: For each round the index after its last check.
@@ -159,7 +159,7 @@ class NativeRows:
         )
 
     def fill_rows(self, target: TracedProcess, ahead: Sequence[Round]) -> None:
-        """Set the structures for the machine code's rounds of samples of a process."""
+        """Write the structures by which the compiled sampling loop samples a process in its next rounds."""
         rounds, spaces, process = self.rounds, target.spaces, self._process
         self._kept, self.plans, self._target = [], {}, target
         self._fill_machine(spaces.image.arch)
@@ -182,7 +182,9 @@ class NativeRows:
         machine.call_code, machine.call_size = int.from_bytes(code, "little"), len(code)
 
     def _fill_checks(self, target: TracedProcess, ahead: Sequence[Round]) -> None:
-        """Set the checks of threads for all rounds of samples. Rounds with equal checks share them."""
+        """Write for each of the next rounds which threads the compiled sampling loop checks. Rounds with equal checks
+        share them.
+        """
         self.checks, self.behind = [], []
         dues: list[int] = []
         before: Sequence[Check] | None = None
@@ -210,7 +212,7 @@ class NativeRows:
         return self._rows[self._numbers[thread]]
 
     def refill_row(self, target: TracedProcess, thread: Thread) -> None:
-        """Set the machine code's row of a thread from the thread's current state."""
+        """Update the structure by which the compiled sampling loop knows a thread, from the thread's current state."""
         row, image = self.find_row(thread), target.spaces.image
         row.still = row.asked = row.waiting = row.shared = row.slept_size = 0
         row.tid, row.schedstat, row.syscall = thread.tid, thread.schedstat_fd, -1
@@ -226,7 +228,7 @@ class NativeRows:
             self._fill_runner(row, thread, plan)
 
     def _fill_runner(self, row: ThreadRow, thread: Thread, plan: FrameReadPlan | None) -> None:
-        """Set the row of a thread that the machine code samples only if it is running."""
+        """Write the structure of a thread that the compiled sampling loop samples only if it is running."""
         shape, share, home = thread.shape, thread.share, thread.shape.home
         assert home is not None
         row.syscall, row.sched, row.process = thread.syscall_fd, thread.sched_fd, address_of(self._process)
@@ -241,8 +243,8 @@ class NativeRows:
             self.plans[thread] = plan, size
 
     def _fill_frames(self, plan: FrameReadPlan) -> tuple[int, int]:
-        """Convert a plan for reading interpreter frames for the machine code, and return (address, number of bytes that
-        are read at once).
+        """Convert a plan for reading interpreter frames to a structure of the compiled sampling loop
+        (collectors/native). Return the structure's address, and the number of bytes that one read of the plan copies.
         """
         spans = array("Q", chain.from_iterable(plan.spans))
         chunks = array("Q", chain.from_iterable(plan.chunks))
@@ -259,13 +261,13 @@ class NativeRows:
         return address_of(row), size
 
     def make_frames_read(self, came: SampleRow, planned: Plan) -> FramesRead:
-        """Return the interpreter frames that the machine code has read for a sample."""
+        """Return the memory with interpreter frames that the compiled sampling loop has read for a sample."""
         plan, size = planned
         return FramesRead(plan, StopReads(self._memory, came.frames - self._arena.address, size))
 
     def make_stopped_thread(self, check: int, weight: int) -> StoppedThread:
-        """Return the stopped thread of a check by the machine code; `weight` is that of a check that stands for one
-        round.
+        """Return the stopped thread of a check by the compiled sampling loop; `weight` is that of a check that stands
+        for one round.
         """
         assert self._target is not None
         thread, rounds = self.checks[check]
@@ -273,7 +275,7 @@ class NativeRows:
 
 
 def _is_usual(thread: Thread, arch: Arch, pac_known: bool) -> bool:
-    """Return True if the machine code may sample a thread, apart from its interpreter frames."""
+    """Return True if the compiled sampling loop may sample a thread, apart from its interpreter frames."""
     return (
         thread.shape.home is not None
         and thread.last_sp > 0

@@ -172,12 +172,12 @@ class OnCpuTurns:
         return self._is_wanted
 
     def set_turn(self, is_read: bool, began_ns: int, is_wanted: bool) -> None:
-        """Set the start of the sampler's turn on its processor after a round by machine code."""
+        """Set the start of the sampler's turn on its processor after a round of the compiled sampling loop."""
         self._is_wanted = is_wanted
         self._is_read, self._began_ns = is_read, began_ns or -1
 
     def count_checks(self, thread: Thread, checks: int, waiting: int) -> None:
-        """Add the checks that machine code made for a thread, unless the thread is steady.
+        """Add the checks that the compiled sampling loop made for a thread, unless the thread is steady.
 
         Args:
             thread: The checked thread.

@@ -145,7 +145,7 @@ class Scheduler:
         return False
 
     def count_rounds(self, rounds: int = 1) -> None:
-        """Count rounds of samples that were made at sampling times."""
+        """Count the rounds of samples that were made at their sampling times."""
         self._kept += rounds / self.visits
         passed_ns = time.monotonic_ns() - self._began_ns
         self.ticking_ns = max(passed_ns, round(self.ticks * self.clock.period_ns * self.visits))
@@ -190,11 +190,13 @@ class Scheduler:
             self._flush_every_ns = min(max(2 * self._flush_every_ns, _FIRST_FLUSH_NS), self._walkable_ns)
 
     def note_empty_batch(self) -> None:
-        """Note that an empty batch was yielded."""
+        """Store the time at which an empty batch was yielded, which shows that the collector still runs."""
         self._alive_ns = time.monotonic_ns()
 
     def note_walk(self, sampled_ns: int, took_ns: int) -> None:
-        """Learn how long the walk of a batch took whose samples were taken at some time."""
+        """Limit the length of later batches by how long the walk of this one took. `sampled_ns` is the time that its
+        samples span.
+        """
         if sampled_ns > 0 and took_ns > 0:
             self._walkable_ns = min(max(sampled_ns * _WALK_NS // took_ns, self._soon_ns), self._most_ns)
             self._flush_every_ns = min(self._flush_every_ns, self._walkable_ns)
@@ -258,7 +260,7 @@ class WallTimes:
         self._base_ns: dict[int, int] = {}
 
     def start(self) -> None:
-        """Note the running time of all existing threads: earlier time is not accounted."""
+        """Store the running time that all existing threads have so far, because earlier time is not accounted."""
         self._began_ns = self._handover.given_ns or time.monotonic_ns()
         for target in self._by_pid.values():
             with suppress(OSError):

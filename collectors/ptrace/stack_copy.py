@@ -179,7 +179,7 @@ class StackCopy:
         self._spotted = memoryview(b"")
 
     def clear(self) -> None:
-        """Discard the latest copy of a stack."""
+        """Discard the stack that was copied last."""
         self._size = self._piece_size = self._length = 0
         self._goroutine.clear()
 
@@ -214,14 +214,14 @@ class StackCopy:
             self._reader_failed(thread)
 
     def take_frames(self, thread: Thread, lane: int, came: SampleRow, offset: int, read: FramesRead) -> None:
-        """Decode the interpreter frames of a sample that machine code has copied.
+        """Decode the interpreter frames of a sample that the compiled sampling loop has copied.
 
         Args:
             thread: The thread.
             lane: Number of the sample in the batch.
-            came: Result of machine code.
+            came: Result of the compiled sampling loop.
             offset: Offset of the stack copy in the memory.
-            read: Interpreter data that machine code has read.
+            read: Interpreter data that the compiled sampling loop has read.
         """
         if thread.reader is None:
             return
@@ -356,7 +356,7 @@ class StackCopy:
         return lane
 
     def add_empty_lane(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
-        """Add a sample that repeats a thread's last sample, and return its number."""
+        """Add to the batch a sample that repeats a thread's last sample, and return its number."""
         made = Lane(
             thread.arch, SampleKind.UNCHANGED, at_ns, thread.pid, thread.tid, spaces.current, weight, thread.started
         )

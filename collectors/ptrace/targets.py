@@ -101,7 +101,7 @@ class Targets:
             directory.close()
 
     def add_processes(self, pids: Iterable[int]) -> None:
-        """Add processes that are not sampled yet."""
+        """Begin to sample processes that are not sampled yet."""
         for pid in pids:
             if self._is_sampled(pid) or pid == os.getpid():
                 continue
@@ -196,7 +196,9 @@ class Targets:
                 self._infos[key] = ThreadInfo(*key[:2], name, name, key.started, began)
 
     def complete_batch(self, builder: BatchBuilder[ArenaMemory]) -> None:
-        """Complete the samples of all processes before their batch is yielded."""
+        """Assign the samples of all processes to address spaces and store new names of threads, before the batch is
+        yielded.
+        """
         for target in self.by_pid.values():
             target.assign_spaces(builder)
             self._name(target.take_ended_threads())
@@ -206,7 +208,7 @@ class Targets:
         self._infos.update((info.key, info) for info in infos)
 
     def remove_ended(self, target: TracedProcess) -> None:
-        """Remove a process that has ended."""
+        """Remove a process that has ended from the sampled ones, and close its files."""
         self.by_pid.pop(target.pid, None)
         target.spaces.forget_unsettled()
         target.spaces.image.alive = False
@@ -214,7 +216,7 @@ class Targets:
         self._name(target.take_ended_threads())
 
     def note_denied(self, target: TracedProcess) -> None:
-        """Note that a process may no longer be read, and stop sampling it."""
+        """Mark a process as one that may no longer be read, so that it is no longer sampled."""
         if not target.denied:
             target.denied = True
             self._diagnostics.count("process_permission_lost")

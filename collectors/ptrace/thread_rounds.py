@@ -1,7 +1,7 @@
 """Rounds of samples of a process's threads, and the sampling of one thread.
 
-A round is run by machine code as far as possible, else in Python. A thread is sampled without reading it, by reading
-from outside, or by a stop.
+A round is run by the compiled sampling loop as far as possible, else in Python. A thread is sampled without reading it,
+by reading from outside, or by a stop.
 """
 
 from __future__ import annotations
@@ -227,16 +227,16 @@ class ThreadSampler:
 
 
 _RUN_NS = 100_000_000
-"""Maximum time in ns for which machine code samples threads without a return to Python."""
+"""Maximum time in ns for which the compiled sampling loop samples threads without a return to Python."""
 
 _FEW = 8
-"""Number of rounds in the first call of the machine code, and after a call that did not finish its rounds."""
+"""Number of rounds in the first call of the compiled sampling loop, and after a call that did not finish its rounds."""
 
 Flush = Callable[[], Iterable[SampleBatch]]
 
 
 class RestOfRound(NamedTuple):
-    """The rest of a round of samples that machine code began.
+    """The rest of a round of samples that the compiled sampling loop began.
 
     Attributes:
         target: The process.
@@ -276,15 +276,16 @@ class ThreadRounds:
     def run_future_rounds(
         self, finder: ChildFinder | None, is_there: Callable[[TracedProcess], bool]
     ) -> RestOfRound | None:
-        """Sample the next rounds by machine code. Interpreter frames to decode then wait for decode_samples().
+        """Sample the next rounds by the compiled sampling loop. Interpreter frames to decode then wait for
+        decode_samples().
 
         Args:
             finder: Finds new children.
             is_there: Updates a process and returns True if it exists.
 
         Returns:
-            The rest of the last round, or None if machine code made no rounds and the caller must wait for the next
-                sampling time.
+            The rest of the last round, or None if the compiled sampling loop made no rounds and the caller must wait
+                for the next sampling time.
         """
         targets, scheduler = self._targets, self._scheduler
         if len(targets.by_pid) != 1:
@@ -315,7 +316,7 @@ class ThreadRounds:
         return RestOfRound(target, came.left, came.changed)
 
     def decode_samples(self) -> None:
-        """Add the samples that machine code has read to the batch, before the batch is yielded."""
+        """Add the samples that the compiled sampling loop has read to the batch, before the batch is yielded."""
         try:
             self._guard.enter()
             self._quick.decode_samples()
@@ -371,7 +372,7 @@ class ThreadRounds:
                 self._targets.describe_thread(target, thread)
 
     def _conclude(self, target: TracedProcess, thread: Thread, outcome: Outcome) -> None:
-        """Handle the result of a stop for a thread that machine code had left stopped."""
+        """Handle the result of a stop for a thread that the compiled sampling loop had left stopped."""
         if self._sampler.handle_outcome(thread, outcome):
             self._quick.taken.add(thread)
         if target.spaces.stale:
@@ -379,7 +380,7 @@ class ThreadRounds:
                 self._sampler.look_at_modules(target)
 
     def _describe(self, target: TracedProcess) -> None:
-        """Store the names of the threads that machine code has sampled."""
+        """Store the names of the threads that the compiled sampling loop has sampled."""
         for thread in self._quick.taken:
             if not thread.has_name:
                 self._targets.describe_thread(target, thread)

@@ -104,7 +104,8 @@ class Stopper:
         transferring: Number of threads of which a stop has cut a system call short.
         ended_counts: Maps a pid to the number of sampling times at which one of its threads ran but ended before it
             stopped. The reader clears it.
-        find_unclaimed: Returns a thread that machine code has stopped and that is not in `stopped_threads`.
+        find_unclaimed: Returns a thread that the compiled sampling loop has stopped and that is not in
+            `stopped_threads`.
         last_stop_ns: End of the last stop.
     """
 
@@ -210,7 +211,7 @@ class Stopper:
         return self._lost(tid) if failed else self._await(held)
 
     def finish_native_stop(self, held: StoppedThread, came: SampleRow) -> Outcome:
-        """Finish a stop that machine code began or tried. The thread is already in `stopped_threads`."""
+        """Finish a stop that the compiled sampling loop began or tried. The thread is already in `stopped_threads`."""
         tid = held.thread.tid
         held.since_ns = held.asked_ns = came.since_ns
         if came.ending == StopEnding.HELD:
@@ -227,13 +228,13 @@ class Stopper:
     def fill_native_sample(
         self, held: StoppedThread, space: AddressSpace, arch: Arch, came: SampleRow, lane: int, offset: int
     ) -> None:
-        """Fill the reserved row of a sample that machine code has taken from a thread and released.
+        """Fill the reserved row of a sample that the compiled sampling loop has taken from a thread and released.
 
         Args:
             held: The thread.
             space: Address space in which it ran.
             arch: Architecture of its code.
-            came: Result of machine code.
+            came: Result of the compiled sampling loop.
             lane: Number of the reserved sample.
             offset: Offset of the stack copy in the memory.
         """

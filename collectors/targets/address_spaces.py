@@ -168,8 +168,8 @@ class SpaceTracker:
 
     @property
     def build_query(self) -> tuple[int, int, int]:
-        """The query about mappings that machine code makes in stops (see MapChanges.build_query()), for a process whose
-        modules have not changed lately.
+        """The query about mappings that the compiled sampling loop makes in stops (see MapChanges.build_query()), for a
+        process whose modules have not changed lately.
         """
         return self._changes.build_query(self._maps)
 
@@ -181,8 +181,8 @@ class SpaceTracker:
         return self._changes.mapped_size
 
     def accept_answer(self) -> MapsEvidence:
-        """Return the evidence from a query by machine code in a stop: the mapping is that of the current address
-        space.
+        """Return the evidence from a query by the compiled sampling loop in a stop: the mapping is that of the current
+        address space.
         """
         if self.build_query[0] < 0:
             return _NOBODY_LOOKED

@@ -160,8 +160,8 @@ class MapChanges:
         return answer
 
     def build_query(self, maps: MapsText) -> tuple[int, int, int]:
-        """Return the query about mappings for machine code: (descriptor or -1 for none, address of the expected
-        answers, their number).
+        """Return the query about mappings for the compiled sampling loop: (descriptor or -1 for none, address of the
+        expected answers, their number).
         """
         if self._query is None or self._query.fd < 0:
             return -1, 0, 0
@@ -177,7 +177,7 @@ class MapChanges:
         return self._size.fd, self._proved_size
 
     def count_expected_answer(self) -> None:
-        """Note that machine code got the expected answer to its query about mappings."""
+        """Note that the compiled sampling loop got the expected answer to its query about mappings."""
         self._doubted = False
 
     def warm_up(self, maps: MapsText) -> None:

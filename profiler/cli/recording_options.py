@@ -372,7 +372,9 @@ class Flight:
         return FlightRecordingEnd(self._kept, self._to, self._number)
 
     def beat(self) -> None:
-        """Check the triggers of a flight recorder, between two batches."""
+        """Check the trigger conditions of a flight recorder between two batches. One that has begun to hold makes it
+        write its windows.
+        """
         self._triggers.check_conditions()
 
     def write_out(self, cause: str) -> None:
@@ -389,7 +391,7 @@ class Flight:
         self._deliveries.inherit(self.at_end)
 
     def discard(self) -> None:
-        """Remove the windows that the flight recorder keeps, for a recording that has not begun."""
+        """Delete the windows that a flight recorder has kept, because its recording did not begin."""
         self._kept.clear()
 
     @property

@@ -158,8 +158,8 @@ class StackReader(Protocol):
     def copied_ahead(
         self, tid: int, ahead: FrameReadPlan, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> None:
-        """Process the interpreter data of a thread that a stop has read by a plan, after the thread was continued. This
-        replaces a call of copy().
+        """Store the interpreter frames that a stop has already read by a plan, as copy() does for a stopped thread. The
+        thread may run again.
 
         Args:
             tid: The thread.

@@ -242,7 +242,9 @@ class Triggers:
         self._not_before = self._next
 
     def check_conditions(self) -> None:
-        """Check the trigger conditions if LOOK_S has passed. Call it often."""
+        """Check all trigger conditions if LOOK_S has passed since the last check, and call fire() if one has begun to
+        hold. Call it often.
+        """
         now = self._clock()
         if now < self._next:
             return

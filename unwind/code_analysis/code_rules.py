@@ -3,7 +3,7 @@
 A function is analysed when a pc first needs it. Its rows are kept with the file, so that all processes and recordings
 of the file share them.
 
-native/flow analyses the functions, or x86_flow and proof where there is no native code.
+native/flow analyses the functions, or Python code does where there is no native code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The binding of native/flow: the analysis of functions by native code, with the results of x86_flow and proof."""
+"""The binding of native/flow: the analysis of functions by native code, with the same results as in Python."""
 
 from __future__ import annotations
 

@@ -431,7 +431,9 @@ class FrameRules:
         return _rows(codelet.start, codelet.end, self.interpreted, parts)
 
     def _return_parts(self, found: re.Match[bytes]) -> list[_Part]:
-        """Return the parts of the code that leaves a HotSpot interpreter frame: pop, move of sp, jump."""
+        """Return (start, end, unwind rule) of each piece of the code that leaves a HotSpot interpreter frame: pop, move
+        of sp, jump.
+        """
         pops, moves = found[2] is not None, found[3] or found[4]
         if not moves:
             return []

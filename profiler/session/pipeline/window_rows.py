@@ -208,14 +208,16 @@ class SurroundedStacks:
         self._known: dict[tuple[int, Surroundings, int], int] = {}
 
     def refer(self, batch: SampleBatch, nodes: npt.NDArray[np.int32]) -> None:
-        """Store the stacks of wakers, to which later samples of waits refer by tid and time."""
+        """Store the stacks of threads that woke others. Later samples of the ended waits refer to them
+        by tid and time.
+        """
         if len(self._referred) > _MOST:
             self._referred.clear()
         keys = zip(batch.tid.tolist(), batch.time_ns.tolist(), strict=True)
         self._referred.update(zip(keys, nodes.tolist(), strict=True))
 
     def surround(self, batch: SampleBatch, rows: Rows) -> None:
-        """Add the lock or the waker to the stack of each wait in a batch."""
+        """Add to the stack of each wait in a batch the lock, or the stack of the thread that ended the wait."""
         for lane, around in batch.around.items():
             waker = self._referred.get(around.waker, 0)
             key = (int(rows.node[lane]), around._replace(waker=(0, 0)), waker)
@@ -253,7 +255,8 @@ class PendingSamples:
         return bool(self._held)
 
     def complete_samples(self, batch: SampleBatch, rows: Rows, first: int, incomplete: npt.NDArray[np.int64]) -> None:
-        """Complete earlier samples of the batch's threads, and remember the new incomplete ones.
+        """Give earlier incomplete samples the stack of a later sample of the same sleep, which was taken in a stop with
+        all registers, and store the new incomplete samples.
 
         Args:
             batch: The samples.
@@ -411,6 +414,8 @@ class LabelSets:
         return number
 
     def begin_window(self, threads: Set[int]) -> None:
-        """Forget the sets of the window, and the last labels of all threads except those with these numbers."""
+        """Empty the table of label sets for a new window, and forget the last labels of all threads except those with
+        these numbers.
+        """
         self._numbers = {(): 0}
         self._last = {thread: labels for thread, labels in self._last.items() if thread in threads}

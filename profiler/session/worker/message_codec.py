@@ -175,7 +175,7 @@ class Packer:
         return number, BY_DESCRIPTOR
 
     def sent_space(self, space: AddressSpace) -> bool:
-        """Note that an address space is sent to the worker. Return True if it was sent before."""
+        """Note that an address space is being sent to the worker. Return True if the worker has it already."""
         if space.id in self._spaces:
             return True
         self._spaces[space.id] = space
@@ -186,7 +186,9 @@ class Packer:
         return False
 
     def sent_outer(self, outer: OuterStack) -> bool:
-        """Note that the outer part of a deep stack is sent to the worker. Return True if it was sent before."""
+        """Note that the outer part of a deep stack is being sent to the worker. Return True if the worker has it
+        already.
+        """
         if outer in self._outers:
             return True
         self._outers.add(outer)
@@ -287,7 +289,7 @@ class Unpacker:
         return found
 
     def update(self, news: ProcessUpdate) -> None:
-        """Apply changes to objects that the sampler has sent before. Call it before the rest of the message is used."""
+        """Mark or drop the stored objects that an update names. Call it before the rest of the message is used."""
         for number, places in news.contested.items():
             if number in self._images:
                 self._images[number][0].contested[:] = places
@@ -306,7 +308,9 @@ class Unpacker:
             self._outers.pop(number, None)
 
     def uses_space(self, space: AddressSpace) -> bool:
-        """Return True if the sampler may send further samples of an address space."""
+        """Return True if the sampler may still send samples of an address space: it has not reported that the space is
+        no longer used.
+        """
         return space.id in self._spaces and not space.ended
 
     @property

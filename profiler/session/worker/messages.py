@@ -73,14 +73,15 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUpdate:
-    """Changes to processes and threads that the sampler has described to the worker before.
+    """Changes to objects that the sampler has already sent to the worker.
 
     Attributes:
-        ended: Numbers of program images that have ended.
-        images: Numbers of program images that will not be used again.
-        contested: Address ranges by program image whose memory may belong to another file by now.
-        spaces: Numbers of address spaces that will not be used again.
-        outers: Numbers of outer stacks that will not be used again.
+        ended: Numbers of program images whose process has ended or has called exec.
+        images: Numbers of program images to which no later message refers.
+        contested: Address ranges, by number of the program image, in which another file may be mapped by now. The
+            worker must not read them from the process's memory.
+        spaces: Numbers of address spaces to which no later message refers.
+        outers: Numbers of outer parts of deep stacks to which no later message refers.
     """
 
     ended: tuple[int, ...] = ()
