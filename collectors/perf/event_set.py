@@ -143,7 +143,9 @@ class EventSet:
         return self._machine.reopen_events(list_online_cpus) if self._machine is not None else {}
 
     def take_over(self, old: EventSet) -> None:
-        """Report in revive() the processors on which the events of an older set counted no more."""
+        """Take over the processors on which the events of an older set no longer counted. revive()
+        then reports them.
+        """
         if self._machine is not None and old._machine is not None:
             self._machine.take_over(old._machine)
 

@@ -144,8 +144,8 @@ The square of the golden ratio is 2.618: multiples of its inverse fall most even
 there would be 13 phases, of which a half of the program has 6 or 7.
 """
 _JUDGED_NS, _MUCH = 50_000_000, 0.15
-"""Time in ns that must be due for a decision, and the share of it without samples above which more perf records are
-made.
+"""Minimum time in ns that samples must stand for before it is judged whether threads get too few of them, and the share
+of it without samples above which more perf records are made.
 """
 _MIN_CHECK_INTERVAL_NS, _MAX_CHECK_INTERVAL_NS = 100_000_000, 1 << 62
 
@@ -224,7 +224,8 @@ class Thinning:
         self._draw.start_groups(factor)
 
     def thin_records(self, words: U64, pieces: list[I64]) -> list[I64]:
-        """Return the samples to keep: all older ones, and one in `factor` of the perf records made since.
+        """Return the samples to keep: all from before the last change of the factor, and a random one in `factor` of
+        later ones.
 
         Args:
             words: Memory of the rings.

@@ -336,7 +336,7 @@ def _overlap(some: set[_Key], others: set[_Key]) -> bool:
 
 
 def _union(old: tuple[Mapping, ...], new: tuple[Mapping, ...]) -> tuple[Mapping, ...]:
-    """Return the mappings of both states of a process. Old ones that contradict new ones are dropped."""
+    """Return the mappings that a process has after a change, and those from before it that do not overlap them."""
     starts, ends = [m.start for m in new], [m.end for m in new]
     kept = []
     for mapping in old:

@@ -101,7 +101,7 @@ MAX_LINES = 1 << 16
 REPEATED = b"\xff"
 """A file name in a jitdump that stands for the name before it."""
 MAX_WAITING = 1 << 20
-"""Maximum number of lines of a jitdump that are kept for code that is not loaded yet."""
+"""Maximum number of entries of line tables in a jitdump that wait for the record of their code."""
 
 ELF_HEADER, ELF32_HEADER = 0x40, 0x34
 EM_32 = (3, 40)

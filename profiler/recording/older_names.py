@@ -194,7 +194,7 @@ _PROBLEMS = {
     "addresses of the kernel's functions are hidden": "kernel_addresses_hidden",
     "file not read: its file system does not answer": "file_system_timeout",
 }
-"""Problems of files by the beginnings of their texts."""
+"""Names of the reasons for problems of files, by the beginning of the sentence that older recordings have instead."""
 
 _NOTES = {
     "Sampled by a program in the kernel (BPF)": "by_program",

@@ -51,7 +51,7 @@ class BudgetControl:
         self.stride.every = 1
 
     def change_budget(self, budget: CostBudget) -> None:
-        """Enforce another budget on the running recordings, if it is another one."""
+        """Enforce a new budget on the running recordings, unless it equals the current one."""
         if budget == self._governor.budget:
             return
         now = time.monotonic()

@@ -245,7 +245,7 @@ class ProcessTable:
         return {pid: seen for pid, seen in seen_by_pid.items() if seen.verdict.service == service}
 
     def now_recorded(self, sampling: SamplingChoice) -> dict[int, ObservedProcess]:
-        """Search for new processes, and return recorded()."""
+        """Search for new processes, and return what recorded() then returns: the processes to record."""
         self.find_processes()
         return self.recorded(sampling)
 

@@ -175,7 +175,7 @@ def _send(sink: SegmentSink, name: SegmentName, data: bytes) -> None:
 NOT_RUNNING = 3
 """Exit status of `pyprof agent status` without an agent, as that of systemctl status."""
 _SHOWN = ("reason", "error", "hint", "since_seconds", "sink", "cause", "mode", "rate")
-"""Fields of a condition that have a place in the lines of a condition."""
+"""Fields of a condition that its line in `pyprof agent status` shows at a fixed place. All others follow by name."""
 
 
 def status(arguments: argparse.Namespace, config: AgentConfig, root: str) -> int:

@@ -135,7 +135,7 @@ _BODY_S = 60
 """Maximum time in seconds for a request body to arrive."""
 _Found = TypeVar("_Found")
 ReadSegment = tuple[SegmentRows, bytes]
-"""The rows and the contents of a received segment's file."""
+"""Type of a decoded segment: its rows for the database, and the bytes of the file that is stored."""
 _HERE = ("localhost", "127.0.0.1", "[::1]")
 
 
