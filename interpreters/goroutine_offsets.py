@@ -51,7 +51,7 @@ _STEPS = tuple(re.compile(each, re.DOTALL) for each in (_M, _GSIGNAL, _G0, _CURG
 
 
 class GoroutineFinder:
-    """Finds the Go runtime of processes. Each file is searched once.
+    """A finder of the Go runtime in processes. It searches each file once.
 
     Only the program itself is searched. Libraries are not, because a process may have hundreds of them.
     """

@@ -18,7 +18,9 @@ NONE = -1
 
 
 class ChainKind(IntEnum):
-    """How a CPython version links a thread's frames, and what its evaluator leaves on the C stack for each call."""
+    """The way in which a CPython version links a thread's frames, and what its evaluator leaves on the C stack for each
+    call.
+    """
 
     OBJECTS = 0  # 3.8, 3.9: PyFrameObjects, one evaluator call each, nothing on the C stack
     CFRAMES = 1  # 3.10: PyFrameObjects, and a CFrame for each evaluator call

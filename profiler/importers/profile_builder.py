@@ -140,7 +140,8 @@ class ReadFrame(NamedTuple):
 
 
 class Builder:
-    """Collects frames and samples of one or several files with the same value types; build() makes the Profile.
+    """A collection of frames and samples from one or several files with the same value types; build() makes the
+    Profile.
 
     Attributes:
         modules: Modules of the frames, each once.

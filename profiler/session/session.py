@@ -72,7 +72,7 @@ class InputFiles:
 
 
 class Session:
-    """Owner of what a recording knows about its samples.
+    """The data of one recording in the process that unwinds: its windows, stacks and names.
 
     Attributes:
         failure: The error that ended run() early, None if there was none.

@@ -76,7 +76,7 @@ class _Frames:
 
 
 class EvaluatorResume:
-    """Continues unwound stacks at evaluator frames of the interpreter.
+    """A component that continues native walks at evaluator frames, if they stopped or went wrong before such a frame.
 
     Args:
         unwinder: Unwinds the rest of a stack.

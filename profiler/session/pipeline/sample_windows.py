@@ -176,7 +176,7 @@ class WindowAdditions:
 
 
 class Recorder:
-    """Turns batches of samples into the rows of windows.
+    """A converter of batches of samples to the rows of windows.
 
     Attributes:
         samples: Number of samples in the current window.

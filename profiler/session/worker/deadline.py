@@ -47,7 +47,7 @@ ORPHAN_S = 10.0
 
 
 class EndUrgency(IntEnum):
-    """How much work is still done when a recording ends. A later request can only be more urgent."""
+    """The urgency with which a recording ends: how much work is still done. A later request can only be more urgent."""
 
     PATIENT = 0
     """All targets have ended by themselves: the names may take a minute."""

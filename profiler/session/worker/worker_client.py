@@ -490,7 +490,7 @@ class WorkerLink:
 
 
 class Examiner:
-    """Owner of a worker that runs one-shot tasks, from its start to the end of the `with` statement."""
+    """A worker that runs one-shot tasks, from its start to the end of the `with` statement."""
 
     def __init__(self, start: Start, confined: bool) -> None:
         """Start a worker for one-shot tasks.
