@@ -110,7 +110,7 @@ class FrameReader:
     def accept_planned(
         self, thread: KnownThread, ahead: FrameReadPlan, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> bool:
-        """Process the Python frames that a stop has read by a plan (see StackReader.copied_ahead).
+        """Store the Python frames that a stop has read by a plan, as copy_frames() does for a stopped thread.
 
         Returns:
             True if the thread state still belongs to the thread.

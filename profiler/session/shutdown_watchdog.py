@@ -31,7 +31,7 @@ MAX_ELAPSED_S = 60.0
 processor.
 """
 _HANG_UP = 0.5
-"""Fraction of LEAVE_S after which the sampler's requests for interpreter symbols get no responses."""
+"""Fraction of LEAVE_S for which the sampler may be blocked before its requests for interpreter symbols are refused."""
 _LOOK_S = 0.02
 
 

@@ -153,7 +153,7 @@ _NAME_IT = {
 }
 """Commands that make a program describe its JIT code, by prefix of the program's name."""
 _CANNOT = ("luajit",)
-"""Prefixes of the names of programs that no option makes describe their JIT code."""
+"""Prefixes of the names of programs that have no option by which they describe their JIT code."""
 
 _MADE_IN = ("/memfd:", "/dev/zero", "/anon_hugepage")
 """Prefixes of the names of mappings that have an inode but belong to no real file."""

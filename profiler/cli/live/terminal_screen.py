@@ -44,7 +44,7 @@ NOTE_OF = {
 }
 NUMBER_OF = {"thread": "tid", "process": "pid"}
 WHAT = {"cpu": "processors", "wall": "threads", "offcpu": "threads waiting", "lock": "threads waiting"}
-"""Unit of a mode's time divided by the elapsed time, for headings."""
+"""Unit of the number in the heading of `pyprof top`, by mode: the time of the mode divided by the elapsed time."""
 _ABOVE, _BELOW = 3, 1
 """Number of lines on the screen above the rows (title, choices, heading) and below them (hints)."""
 

@@ -248,7 +248,9 @@ class JavaVm:
         return self._part_rows[blob.start]
 
     def _find_continuations(self, blob: Blob) -> tuple[list[int], list[FunctionRows]]:
-        """Return what FrameRules.continuations() finds in a blob of stubs."""
+        """Return the addresses and unwind rows of the stubs in a blob that thaw frames of virtual threads (see
+        FrameRules.continuations).
+        """
         found = self._continuations.get(blob.start)
         if found is None:
             code = self._code(blob.start, blob.end)

@@ -26,7 +26,7 @@ MAX_LINES = 1 << 22
 MAX_SCRIPTS = 1 << 12
 MAX_FUNCTIONS = 1 << 16
 MAX_LOCALS = 75
-"""Number of local variables up to which their names stand in a ScopeInfo itself."""
+"""Number of local variables from which on V8 stores their names in a separate table instead of the ScopeInfo."""
 
 ANONYMOUS = "(anonymous)"
 

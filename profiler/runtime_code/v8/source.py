@@ -54,7 +54,9 @@ MAX_BUILTINS = 64 << 20
 """Maximum size in bytes of the code that is built into V8."""
 
 _CODE_PART = 1 << 18
-"""Size in bytes of the part of V8's memory for code to which frames of lost code are assigned."""
+"""Size in bytes and alignment of the address range that describes a frame whose generated code has been removed since
+its sample.
+"""
 _BUILTIN = b"Builtins_"
 _BLOB, _BLOB_SIZE = b"v8_Default_embedded_blob_code_", b"v8_Default_embedded_blob_code_size_"
 
