@@ -12,6 +12,7 @@ part of the time only.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import os
@@ -21,10 +22,17 @@ from collections.abc import Iterable
 import numpy as np
 
 from pyprof.collectors.base import Feedback
-from pyprof.collectors.linux import libc
+from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.perf.copy_size import StackSize
 from pyprof.collectors.perf.event_set import EVERY_THREAD, FOREVER_NS, EventSet, Fork
-from pyprof.collectors.perf.events import MOST_STACK, PerfNotAllowed, Periods, SwitchEvent, Tuning
+from pyprof.collectors.perf.events import (
+    MOST_STACK,
+    PerfNotAllowed,
+    Periods,
+    SwitchEvent,
+    Tuning,
+    choose_thread_periods,
+)
 from pyprof.collectors.perf.records import (
     EXIT,
     FORK,
@@ -296,6 +304,8 @@ _MAX_RING = 8 << 20
 _MAX_RINGS = 64 << 20
 _FIRST_STACK = 8 << 10
 _FIRST_PERIOD = 101
+_MIN_RUNS = 10
+"""Number of times that a thread has run before the recording, below which its rate of switches is unknown."""
 _BUDGET_HZ = (2000.0, 4000.0)
 _RENEW_NS, _MAX_RENEW_NS = 1_000_000_000, 64_000_000_000
 _NO_THREAD = 2**31
@@ -372,9 +382,27 @@ class Switches:
             ProcessLookupError: The processes have ended.
         """
         if self._events is None:
+            pids = list(pids)
+            if self.stacks and not self.everything:
+                self._tuning.periods = self._measure_periods(pids)
             self._events = self._attached(pids)
         elif not self.everything:
             self._events.attach(pids, self._forks)
+
+    def _measure_periods(self, pids: list[int]) -> Periods:
+        """Return periods by what threads do now. On a busy machine the first records may be read after seconds."""
+        began, before = time.monotonic(), _count_runs(pids)
+        time.sleep(_FIRST_LOOK_S)
+        after, passed_s = _count_runs(pids), time.monotonic() - began
+        rates = {tid: (after[tid] - count) / passed_s for tid, count in before.items() if tid in after}
+        found = choose_thread_periods(rates, rates, self._budget_hz)
+        known = (tid for tid in rates if before[tid] >= _MIN_RUNS)
+        return Periods(_FIRST_PERIOD, {tid: found.find_period(tid) for tid in known})
+
+    @property
+    def _budget_hz(self) -> float:
+        """Maximum number of samples at context switches in a second."""
+        return min(max(10 * self.options.rate_hz, _BUDGET_HZ[0]), _BUDGET_HZ[1])
 
     def _attached(self, pids: Iterable[int]) -> EventSet:
         event = SwitchEvent(self.stacks, self.options.subprocesses, self._tuning.periods)
@@ -479,10 +507,9 @@ class Switches:
         events = self._events
         if events is None:
             return
-        budget = min(max(10 * self.options.rate_hz, _BUDGET_HZ[0]), _BUDGET_HZ[1])
         before = self._tuning.periods
         size = self._size.choose_change() if self.stacks else 0
-        better = self._tuning.choose_periods(events.owns, budget) if self.stacks else None
+        better = self._tuning.choose_periods(events.owns, self._budget_hz) if self.stacks else None
         now = time.monotonic_ns()
         again = self.cycle.inherited
         if better is not None:
@@ -516,6 +543,17 @@ class Switches:
             self._events.close()
             self._events = None
         self.rings.close()
+
+
+def _count_runs(pids: Iterable[int]) -> dict[int, int]:
+    """Return how often each thread of some processes has been given a processor, without threads that have ended."""
+    found: dict[int, int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for tid in procfs.list_tasks(pid):
+                with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:
+                    found[tid] = int(file.read().split()[2])
+    return found
 
 
 def _ring_size(cpus: int) -> int:

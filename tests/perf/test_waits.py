@@ -24,6 +24,7 @@ from pyprof.collectors.perf.events import PerfNotAllowed, choose_event
 from pyprof.collectors.perf.records import MIN_RING
 from pyprof.collectors.perf.switches import Switches
 from pyprof.collectors.registry import open_collector
+from pyprof.collectors.switch_events import BLOCKED
 from pyprof.collectors.targets.selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
@@ -161,6 +162,29 @@ def test_wall_time_of_each_thread_is_the_time_that_passed(program: Path, collect
     true = shares(before, after, "nap_short", "nap_long")[1]
     assert napped[1] / sum(napped) == pytest.approx(true, abs=0.07 if collector == "perf" else 0.12)
     assert waits.of("reads", "wait_tick") / waits.total("reads") > 0.9
+
+
+def test_slow_threads_have_a_stack_of_each_wait_before_records_are_read(program: Path, tmp_path: Path) -> None:
+    """On a busy machine the first records may wait for seconds. Waits without a stack get that of another wait."""
+
+    def naps(target: Program) -> int:
+        return target.truth()["nap_long"][1]
+
+    with started(program, tmp_path, "naps") as target:
+        while naps(target) < 5:
+            time.sleep(0.01)
+        switches = Switches(CollectOptions(idle=True), Diagnostics(), everything=False)
+        try:
+            switches.attach_events([target.process.pid])
+            before = naps(target)
+            while naps(target) < before + 10:
+                time.sleep(0.01)
+            found = switches.take_switches(2**62)
+            (tid,) = {int(tid) for tid in os.listdir(f"/proc/{target.process.pid}/task")} - {target.process.pid}
+            left = np.count_nonzero((found.switches.tid == tid) & (found.switches.kind == BLOCKED))
+            assert np.count_nonzero(found.samples.tid == tid) >= left >= 40
+        finally:
+            switches.close()
 
 
 def test_both_collectors_see_the_same_wall_time(program: Path, tmp_path: Path) -> None:
