@@ -66,8 +66,17 @@ def wait_for(ends: ProcessEnds, pid: int) -> ProcessEnd:
         for end in ends.read_ends():
             if end.pid == pid:
                 return end
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, (pid, ends.lost, read_state(pid))
         time.sleep(0.01)
+
+
+def read_state(pid: int) -> str:
+    """Return what the kernel says of a process that should have ended: perhaps another process traces it."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8") as status:
+            return "".join(line for line in status if line.startswith(("State", "PPid", "TracerPid")))
+    except FileNotFoundError:
+        return "it has ended"
 
 
 @pytest.mark.parametrize("kind", ["waits", "threads", "ignore"])
