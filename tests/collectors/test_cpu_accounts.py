@@ -55,7 +55,7 @@ def test_time_of_all_that_came_and_went_between_looks_is_known(what: str, progra
     target.process.stdin.close()
     with closing(procfs.ProcDir(target.pid)) as process:
         while not process.stat().is_zombie:
-            pass
+            time.sleep(0.01)
     kept.read_accounts({target.pid: target.pid}, force=True)
     assert target.process.stdout is not None
     _, spent = map(int, target.process.stdout.read().split())
@@ -66,7 +66,7 @@ def test_time_of_all_that_came_and_went_between_looks_is_known(what: str, progra
 def test_time_from_before_the_beginning_does_not_count(program: Start) -> None:
     target = program("c_births", "thread", "2000", "1")
     while read_process_ns(target.pid) < 200 * MS:
-        pass
+        time.sleep(0.01)
     kept = Accounts(CollectOptions())
     kept.start({target.pid: target.pid})
     kept.read_accounts({target.pid: target.pid}, force=True)
@@ -79,7 +79,7 @@ def test_children_that_are_not_followed_do_not_count(program: Start) -> None:
     kept.start({target.pid: target.pid})
     before = sum_of_children(target.pid)
     while sum_of_children(target.pid) < before + 300 * MS:
-        pass
+        time.sleep(0.01)
     kept.read_accounts({target.pid: target.pid}, force=True)
     assert 0 < kept.result()[target.pid].spent_ns < 100 * MS
 
@@ -102,7 +102,7 @@ def test_time_of_children_stays_where_their_parent_ends_between_the_same_looks()
         spent = kept.result()[parent.pid].spent_ns
         parent.communicate()
     while any(Path(f"/proc/{pid}").exists() for pid in roots):
-        pass
+        time.sleep(0.01)
     kept.read_accounts(roots, force=True)
     assert kept.result()[parent.pid].spent_ns == spent > 20 * MS
 
@@ -182,7 +182,7 @@ def test_time_in_sampling_times_that_were_missed_is_not_due(program: Start) -> N
     for slots in ((10, 0), (15, 15), (15, 45)):
         before = read_process_ns(target.pid)
         while read_process_ns(target.pid) < before + 100 * MS:
-            pass
+            time.sleep(0.01)
         kept.read_accounts({target.pid: target.pid}, force=True, slots=slots)
     account = kept.result()[target.pid]
     assert account.spent_ns >= 300 * MS
@@ -199,7 +199,7 @@ def test_time_in_the_kernel_is_what_records_and_the_account_leave_together(
     kept.start({target.pid: target.pid})
     before = read_process_ns(target.pid)
     while read_process_ns(target.pid) < before + 200 * MS:
-        pass
+        time.sleep(0.01)
     kept.read_accounts({target.pid: target.pid}, force=True)
     by_account, _ = kept.totals()
     account = kept.result()[target.pid]
@@ -236,7 +236,7 @@ def test_time_of_the_end_is_known_although_the_account_is_read_later(program: St
     kept.start({target.pid: target.pid})
     start_ns, before = time.monotonic_ns(), read_process_ns(target.pid)
     while read_process_ns(target.pid) < before + 200 * MS:
-        pass
+        time.sleep(0.01)
     kept.note_clocks()
     end_ns, spent_ns = time.monotonic_ns(), read_process_ns(target.pid) - before
     target.process.send_signal(signal.SIGSTOP)
@@ -272,7 +272,7 @@ def test_pause_is_spent_but_no_samples_are_due_in_it(program: Start) -> None:
     kept.start(roots)
     before = read_process_ns(target.pid)
     while read_process_ns(target.pid) < before + 100 * MS:
-        pass
+        time.sleep(0.01)
     kept.start(roots)
     account = kept.result()[target.pid]
     assert account.spent_ns >= 99 * MS
@@ -327,10 +327,10 @@ def test_each_process_of_the_machine_has_its_own_account(program: Start) -> None
     kept.start({})
     before = read_process_ns(target.pid)
     while read_process_ns(target.pid) < before + 100 * MS:
-        pass
+        time.sleep(0.01)
     later = program("c_births", "thread", "2000", "1")
     while read_process_ns(later.pid) < 50 * MS:
-        pass
+        time.sleep(0.01)
     kept.read_accounts({}, force=True)
     found = kept.result()
     assert os.getpid() not in found

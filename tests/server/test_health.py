@@ -79,7 +79,7 @@ def test_check_that_hangs_is_a_failure_and_delays_no_other_check(monkeypatch: py
     try:
         assert passed.wait(60)
         while not health.failures:
-            pass
+            time.sleep(0.01)
         assert not health.is_checked
         assert health.failures[DISK_FULL].startswith("The check has not ended for ")
         assert [(event, fields["reason"]) for _, event, fields in log.lines] == [("unhealthy", DISK_FULL)]
@@ -88,7 +88,7 @@ def test_check_that_hangs_is_a_failure_and_delays_no_other_check(monkeypatch: py
         health.close()
     assert ended.wait(60)
     while health.failures:
-        pass
+        time.sleep(0.01)
     assert health.is_checked
 
 
@@ -100,7 +100,7 @@ def test_database_that_stands_still_is_named_and_lets_no_question_wait(tmp_path:
         config.write_text(f'[server]\nstore = "{url}"\n')
         with served(tmp_path / "data", "--config", str(config)) as client:
             while client.ask("/readyz").status != 200:
-                pass
+                time.sleep(0.01)
             for node in nodes:
                 node.send_signal(signal.SIGSTOP)
             (pushed,) = windows("checkout", 1)
@@ -196,17 +196,17 @@ def test_what_only_the_client_needs_to_know_is_not_logged() -> None:
 def test_full_disk_turns_health_red_and_room_turns_it_green(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "20m") as disk, served(disk, "--log", "json") as client:
         while client.ask("/readyz").status != 200:
-            pass
+            time.sleep(0.01)
         others = disk / "others"
         room = os.statvfs(disk)
         others.write_bytes(bytes((room.f_bavail - 4) * room.f_bsize))
         while (answer := client.ask("/healthz")).status == 200:
-            pass
+            time.sleep(0.01)
         assert DISK_FULL in [each["reason"] for each in answer.json()["failures"]]
         assert f'pyprof_server_failing{{reason="{DISK_FULL}"}} 1' in client.ask("/metrics").body.decode()
         others.unlink()
         while client.ask("/healthz").status != 200:
-            pass
+            time.sleep(0.01)
         assert client.process is not None
         assert client.process.stderr is not None
         client.process.terminate()
