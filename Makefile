@@ -142,6 +142,24 @@ native: $(VENV)/native ## compile the walker of stacks and the analysis of code 
 	$(BIN)/python native/build.py
 	collectors/native/build
 
+RELEASE := build/release
+
+$(VENV)/release: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) '.[release]'
+	@touch $(BIN)/pyprof $@
+
+release: $(VENV)/release ## source, wheels, Debian packages and their bills of materials with checksums, as build/release
+	rm -rf $(RELEASE)
+	$(BIN)/python -m build --sdist --outdir $(RELEASE)
+	for machine in x86_64 aarch64 any; do PYPROF_MACHINE=$$machine $(BIN)/python -m build --wheel --outdir $(RELEASE) || exit 1; done
+	for wheel in $(RELEASE)/*_x86_64.whl $(RELEASE)/*_aarch64.whl; do \
+	  $(BIN)/python tooling/release/debian_package.py $$wheel $(RELEASE) || exit 1; done
+	cd $(RELEASE) && sha256sum * > SHA256SUMS
+
+test-release: ## install, use and remove the Debian packages of `make release` in new roots of their suites (needs root and mmdebstrap)
+	$(BIN)/python -m tests.release $(RELEASE)
+
 bench: $(BIN)/pytest ## run the benchmarks (see bench/README.md)
 	$(BIN)/python -m bench
 
@@ -156,4 +174,4 @@ format: $(BIN)/pytest ## let ruff format and fix
 clean: ## remove what the build made
 	rm -rf $(VENV) build *.egg-info $(PAGE)/node_modules .mypy_cache .pytest_cache .ruff_cache
 
-.PHONY: help bpf native install demo fuzz test test-live test-all test-others test-busy quick test-system test-kills test-agents coverage oracle lint lint-page types docs check bench bench-quick format clean
+.PHONY: help bpf native release test-release install demo fuzz test test-live test-all test-others test-busy quick test-system test-kills test-agents coverage oracle lint lint-page types docs check bench bench-quick format clean
