@@ -15,7 +15,7 @@ from pyprof.collectors.routing.stop_candidates import StopCandidates
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reasons import Note, make_note
+from pyprof.model.reasons import Note, join_pids, make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.thread_identity import ThreadKey
 from pyprof.records import dataclass, field
@@ -150,10 +150,14 @@ class PartialStops:
             alone: True if the other source has no samples.
         """
         if alone and why:
-            notes = [*(make_note("by_stops", why=reason) for reason in why), *of_others[1:]]
+            by_stops = (make_note("by_stops", why=reason, pids=join_pids(pids)) for reason, pids in why.items())
+            notes = [*by_stops, *of_others[1:]]
         else:
-            counts = [(reason, len(list(pids))) for reason, pids in why.items()]
-            in_part = (make_note("by_stops_in_part", processes=count, why=reason) for reason, count in counts)
+            known = [(reason, list(pids)) for reason, pids in why.items()]
+            in_part = (
+                make_note("by_stops_in_part", processes=len(pids), why=reason, pids=join_pids(pids))
+                for reason, pids in known
+            )
             notes = [*of_others, *in_part]
         stopped = self.stats()
         if self.candidates.threads and stopped.ticks:  # the last batch may be the first one that shows it

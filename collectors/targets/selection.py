@@ -20,7 +20,7 @@ from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UsageError
 from pyprof.model.interpreter_frame_reading import KernelReader, StackReader
-from pyprof.model.reasons import Note, make_note
+from pyprof.model.reasons import Note, join_pids, make_note
 from pyprof.options import CollectOptions, TargetOptions
 from pyprof.records import dataclass, field, replace
 
@@ -77,7 +77,11 @@ class Selection:
         if not ended or len(ended) == len(self.pids):
             return None
         named = (
-            [] if self.lasting else [make_note("process_left_out", why=f"there is no process {pid}") for pid in ended]
+            []
+            if self.lasting
+            else [
+                make_note("process_left_out", why=f"there is no process {pid}", pids=join_pids([pid])) for pid in ended
+            ]
         )
         left = tuple(pid for pid in self.pids if pid not in ended)
         return replace(self, pids=left, refused=(*self.refused, *named))
@@ -119,7 +123,9 @@ def select_processes(options: TargetOptions) -> Selection:
             errors[pid] = error
     if not possible:
         raise next(iter(errors.values()))
-    refused = tuple(make_note("process_left_out", why=error.message) for error in errors.values())
+    refused = tuple(
+        make_note("process_left_out", why=error.message, pids=join_pids([pid])) for pid, error in errors.items()
+    )
     if lasting and len(refused) > 1:
         as_root = make_note("processes_left_out", count=len(refused))
         refused = (make_note("processes_left_out_without_root", count=len(refused)) if os.geteuid() else as_root,)

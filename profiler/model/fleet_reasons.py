@@ -149,7 +149,7 @@ REQUESTS = (
     Reason("body_too_slow", Stage.SERVER, "The body did not arrive within a minute. The server stores nothing of it.",
            hint="send smaller bodies: beyond 1 MiB, all senders together are limited to 4 MiB a second"),
     Reason("body_too_large", Stage.SERVER, "The body is longer than limits.body.", hint="set a larger limits.body"),
-    Reason("wrong_name", Stage.SERVER, "The path is not a segment's: DAY/SERVICE/END_NS-KEY.pb.gz."),
+    Reason("wrong_name", Stage.SERVER, "The path is not that of the segment: DAY/SERVICE/END_NS-KEY.pb.gz."),
     Reason("too_old", Stage.SERVER, "The window ended before the retention's oldest day."),
     Reason("too_new", Stage.SERVER, "The window ends more than a day in the future: is the agent's clock right?",
            hint="run NTP on both hosts"),

@@ -7,7 +7,8 @@ also be `{threads:thread|threads}`: an integer, followed by the noun for one or 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
+from itertools import islice
 
 from pyprof.diagnostics import Problem
 from pyprof.errors import PyprofError
@@ -393,6 +394,40 @@ def _spell(note: Note) -> str:
 def make_note(name: str, **arguments: Argument) -> Note:
     """Return the note with the name of this reason. Texts that are longer than a note may have are cut."""
     return Note(name, tuple((key, _plain(value)) for key, value in arguments.items()))
+
+
+_MAX_PIDS = 400
+"""Maximum number of processes that a note lists."""
+
+
+def join_pids(pids: Iterable[int]) -> str:
+    """Return the argument `pids` of a note about some processes of a recording. No sentence shows it.
+
+    An agent keeps such a note only in the segments of services with one of these processes.
+    """
+    return " ".join(map(str, islice(pids, _MAX_PIDS)))
+
+
+def notes_about(notes: Iterable[Note], pids: Set[int]) -> tuple[Note, ...]:
+    """Return the notes about these processes and those about the whole recording.
+
+    Args:
+        notes: Notes of a recording of more processes.
+        pids: The processes.
+    """
+    found = []
+    for note in notes:
+        arguments = dict(note.arguments)
+        if note.reason == "by_program_because":  # why: the interpreter of one of the processes
+            found.append(make_note("by_program"))
+        elif "pids" in arguments:
+            own = [pid for pid in str(arguments["pids"]).split() if pid.isdecimal() and int(pid) in pids]
+            counted = {"processes": len(own)} if "processes" in arguments else {}
+            if own:
+                found.append(make_note(note.reason, **{**arguments, **counted, "pids": " ".join(own)}))
+        else:
+            found.append(note)
+    return tuple(found)
 
 
 def _plain(value: Argument) -> Argument:

@@ -88,8 +88,12 @@ NO_EFFECT = """\
 every = "1s"
 durable = "10m"
 
+[labels]
+service = "all"
+
 [[rule]]
 name = ["short", "longer-than-fifteen-letters"]
+labels = { service = "short" }
 
 [[rule]]
 exe = "cworker"
@@ -114,10 +118,12 @@ def test_rules_and_settings_without_effect_are_warned_of_with_their_lines() -> N
     parse(NO_EFFECT, "agent.toml")
     assert [(each.line, each.text.split()[0]) for each in warnings(NO_EFFECT, "agent.toml")] == [
         (3, "durable"),
-        (6, "name"),
-        (9, "exe"),
-        (17, "user"),
-        (22, "this"),
+        (6, "the"),
+        (9, "name"),
+        (10, "the"),
+        (13, "exe"),
+        (21, "user"),
+        (26, "this"),
     ]
     assert warnings(printed(), "printed") == []
 

@@ -137,7 +137,7 @@ def test_window_is_split_by_service_and_services_that_slept_have_a_segment(tmp_p
     pids = sorted({thread.pid for thread in profile.threads})
     assert len(pids) > 1
     verdicts = {pids[0]: RuleVerdict("first", (("service", "first"), ("v", "1")))}
-    found = split(labelled(profile, lambda pid, _: verdicts.get(pid, NOT_RECORDED)), ["first", "asleep"])
+    found = split(labelled(profile, lambda pid, _: verdicts.get(pid, NOT_RECORDED)), {"first": set(), "asleep": set()})
     assert [each.name.service for each in found] == ["asleep", "first", "other"]
     opened(tmp_path).store_window(found)
     assert services(str(tmp_path)) == ["asleep", "first", "other"]

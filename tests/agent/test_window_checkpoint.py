@@ -19,7 +19,7 @@ from pyprof.fleet.agent.windows import WindowPart, labelled, packed, restored, s
 from pyprof.importers import pprof
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.profile import Profile, ValueType
-from pyprof.model.reasons import Note
+from pyprof.model.reasons import Note, join_pids, make_note
 from pyprof.model.thread_identity import ProcessKey
 from pyprof.records import replace
 from pyprof.session.worker import response_codec
@@ -85,12 +85,31 @@ def test_parts_are_the_segments_of_their_window(tmp_path: Path) -> None:
     assert all(len(each.stack) for each in parts)
     paths = saved(tmp_path, *parts)
     found = restored(paths, WINDOW, pytest.fail)
-    expected = segments(judged(part(profile, cuts[0], cuts[-1])), (), WINDOW)
+    expected = segments(judged(part(profile, cuts[0], cuts[-1])), {}, WINDOW)
     assert len({each.name.service for each in found}) > 2, "two processes had one number"
     assert [each.name for each in found] == [each.name for each in expected]
     assert [told(of(each.data)) for each in found] == [told(of(each.data)) for each in expected]
     assert {each.name.end_ns for each in found} == {cuts[-1]}
     assert all(b"a_note" in gzip.decompress(each.data) for each in found)
+
+
+def test_notes_stand_only_in_segments_of_the_services_that_they_are_about() -> None:
+    profile = judged(whole())
+    pid, other = list(dict.fromkeys(thread.pid for thread in profile.threads))[:2]
+    notes = (
+        make_note("by_program_because", why="CPython 3.11 runs in it"),
+        make_note("by_stops_in_part", processes=2, why="it runs other code", pids=join_pids([pid, other])),
+        make_note("process_left_out", why="no rights for 77", pids=join_pids([77])),
+        make_note("never_stopped"),
+    )
+    profile = replace(profile, summary=replace(profile.summary, notes=notes))
+    texts = {each.name.service: gzip.decompress(each.data) for each in segments(profile, {"idle": {77}}, WINDOW)}
+    stopped = {dict(thread.labels)["service"] for thread in profile.threads if thread.pid in (pid, other)}
+    assert all(b"program in the kernel" in text and b"never stopped" in text for text in texts.values())
+    assert not any(b"CPython 3.11 runs" in text for text in texts.values())
+    assert {service for service, text in texts.items() if b"no rights" in text} == {"idle"}
+    assert {service for service, text in texts.items() if b"other code" in text} == stopped
+    assert not any(b"2 processes" in text for text in texts.values())
 
 
 def on_cpu() -> tuple[Profile, Profile, list[ProcessKey]]:
@@ -138,7 +157,7 @@ def test_part_that_is_broken_costs_itself(tmp_path: Path) -> None:
     first, second = saved(tmp_path, part(profile, profile.start_ns, half), part(profile, half, end))
     good = Path(first).read_bytes()
     head = good.index(b"\n", 30)
-    expected = [told(of(each.data)) for each in segments(judged(part(profile, half, end)), (), WINDOW)]
+    expected = [told(of(each.data)) for each in segments(judged(part(profile, half, end)), {}, WINDOW)]
     for data in (
         b"",
         b"no part",

@@ -131,7 +131,7 @@ def served(data: Path, *words: str, token: str = "", prefix: tuple[str, ...] = (
     assert killed or process.returncode == 0, said
 
 
-def windows(service: str, count: int, profile: Profile | None = None, **labels: str) -> list[SpoolSegment]:
+def windows(service: str, count: int, profile: Profile | None = None, /, **labels: str) -> list[SpoolSegment]:
     """Return this many windows of one minute, the last of which has just ended."""
     found = profile or marked()
     if labels:

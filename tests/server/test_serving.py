@@ -26,6 +26,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.fleet import systemd
 from pyprof.fleet.agent.spool import Caps, Spool
 from pyprof.fleet.server.authorization import STATUS
+from pyprof.fleet.wire.segment_names import day_of
 from pyprof.importers import pprof
 from pyprof.model.analysis.function_costs import costs
 from pyprof.model.fleet_reasons import REQUESTS
@@ -210,6 +211,13 @@ def test_bad_segments_leave_nothing(server: Served) -> None:
         name = name_of("bad", age_s)
         answer = server.ask(f"/api/v1/segments/{name.day}/bad/{name.name}", good.data)
         assert (answer.status, answer.json()["reason"]) == (422, reason)
+    (labelled,) = windows("bad", 1, service="another")
+    for name, data in (
+        (labelled.name, labelled.data),
+        (replace(good.name, end_ns=(past := good.name.end_ns - 2 * 86_400 * 10**9), day=day_of(past)), good.data),
+    ):
+        answer = server.ask(f"/api/v1/segments/{name.day}/bad/{name.name}", data)
+        assert (answer.status, answer.json()["reason"]) == (422, "wrong_name")
     assert server.question("services", service="bad").json()["services"] == []
     assert 'refused_total{reason="bad_segment"} 5' in server.ask("/metrics").body.decode()
 

@@ -17,7 +17,6 @@ from http import HTTPStatus
 from pathlib import Path
 
 from pyprof.fleet.agent.spool import SpoolSegment
-from pyprof.fleet.wire.segment_names import SegmentName
 from tests.agent.filled import marked, segment
 from tests.server.serving import Client, Served, served
 
@@ -59,11 +58,11 @@ def kill_servers(folder: Path, kills: int, rng: random.Random, told: Callable[[s
 
 def _windows() -> Iterator[SpoolSegment]:
     """Yield windows without end, each of another time of the last days."""
-    body = segment(marked(), SERVICE, time.time_ns() // 10**9 * 10**9).data
+    profile = marked()
     end_ns = time.time_ns() // 10**9 * 10**9
     while True:
         end_ns -= 20 * 10**9  # hours end soon, so that a server is also killed during rollups
-        yield SpoolSegment(SegmentName.new(SERVICE, end_ns), body)
+        yield segment(profile, SERVICE, end_ns)
 
 
 def _check(server: Served, sent: Sent) -> None:

@@ -302,8 +302,10 @@ class Agent:
         return is_stored
 
     def _took(self, sampling: SamplingChoice, profile: Profile, window: str) -> None:
-        seen = self._table.recorded(sampling).values()
-        services = {each.verdict.service for each in seen}
+        seen = self._table.recorded(sampling)
+        services: dict[str, set[int]] = {}
+        for pid, each in seen.items():
+            services.setdefault(each.verdict.service, set()).add(pid)
         profile = labelled(self._budget.noted(profile), self._table.verdict)
         found = segments(profile, services, window)
         with self._writing:

@@ -142,6 +142,7 @@ _MAX_PUSHES = 20
 _MAX_ERRORS = 100
 _NAME_BYTES = 15
 """Maximum length of a process's name (comm) in bytes."""
+_LABEL_REPLACED = "the label service has no effect: the setting service of a rule replaces it"
 _HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\"-]+)\s*\]\]?\s*(?:#.*)?")
 
 _NOT_OF_RECORDINGS = frozenset(each.name for each in SETTINGS if each.table in ("budget", "spool", "record", "http"))
@@ -245,12 +246,16 @@ class _Reading:
         durable = seconds(str(self._document.get("windows", {}).get("durable", "1s")))
         if every is not None and durable is not None and durable > every:
             yield ConfigError(self._line(("windows", "durable")), "durable is longer than a window (windows.every)")
+        if "service" in self._document.get("labels", {}):
+            yield ConfigError(self._line(("labels", "service")), _LABEL_REPLACED)
         fits_all = 0
         for at, rule in enumerate(self._document.get("rule", [])):
             if fits_all:
                 text = f"this rule is never reached: that of line {fits_all} fits every process"
                 yield ConfigError(self._line(("rule", at)), text)
                 continue
+            if "service" in rule.get("labels", {}):
+                yield ConfigError(self._line(("rule", at, "labels")), _LABEL_REPLACED)
             criteria = {key: value if isinstance(value, list) else [value] for key, value in rule.items()}
             criteria = {key: values for key, values in criteria.items() if key in CRITERIA}
             for key, values in criteria.items():

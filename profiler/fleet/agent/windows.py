@@ -19,7 +19,7 @@ import random
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,12 +30,12 @@ from pyprof.fleet.agent.process_clocks import ProcessTime, summed_times, with_ex
 from pyprof.fleet.agent.process_table import ProcessLabels
 from pyprof.fleet.agent.rules import NOT_RECORDED, RuleVerdict
 from pyprof.fleet.agent.spool import SpoolSegment
-from pyprof.fleet.wire.segment_names import SegmentName
+from pyprof.fleet.wire.segment_names import OTHER, SegmentName
 from pyprof.model.analysis.confidence_interval import profile_basis
 from pyprof.model.analysis.merge import merge
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.profile import Profile
-from pyprof.model.reasons import Note, make_note, parse_note
+from pyprof.model.reasons import Note, make_note, notes_about, parse_note
 from pyprof.objfile.byte_source import open_regular
 from pyprof.records import dataclass, replace
 from pyprof.session.worker import response_codec
@@ -118,7 +118,6 @@ class ClockSteps:
 
 MAX_SERVICES = 500
 """Maximum number of services in a window; all others become the service OTHER, since the names come from processes."""
-OTHER = "other"
 _EVIDENCE = ExportOptions(evidence=True)
 
 
@@ -135,13 +134,13 @@ def labelled(profile: Profile, verdict: Callable[[int, int], RuleVerdict]) -> Pr
 
 
 def segments(
-    profile: Profile, services: Iterable[str], window: str = "", has_exact_sums: bool = True
+    profile: Profile, processes: Mapping[str, Set[int]], window: str = "", has_exact_sums: bool = True
 ) -> list[SpoolSegment]:
     """Split a labelled window into one segment for each service.
 
     Args:
-        services: Services that had processes. One without samples gets an empty segment, which distinguishes it from
-            one that was not recorded.
+        processes: Services that had processes, with the pids. One without samples gets an empty segment, which
+            distinguishes it from one that was not recorded.
         window: See SegmentName.new().
         has_exact_sums: True if sums are those of the kernel's clocks, False if they are what samples stand for.
     """
@@ -149,13 +148,20 @@ def segments(
     for index, thread in enumerate(profile.threads):
         service = dict(thread.labels)["service"]
         found.setdefault(service if service in found or len(found) < MAX_SERVICES else OTHER, []).append(index)
-    for service in services:
+    for service in processes:
         if len(found) < MAX_SERVICES:
             found.setdefault(service, [])
-    return [_segment(profile, service, indices, window, has_exact_sums) for service, indices in sorted(found.items())]
+    return [
+        _segment(profile, service, indices, processes.get(service, frozenset()), window, has_exact_sums)
+        for service, indices in sorted(found.items())
+    ]
 
 
-def _segment(profile: Profile, service: str, threads: list[int], window: str, has_exact_sums: bool) -> SpoolSegment:
+def _segment(
+    profile: Profile, service: str, threads: list[int], pids: Set[int], window: str, has_exact_sums: bool
+) -> SpoolSegment:
+    notes = notes_about(profile.summary.notes, pids | {profile.threads[index].pid for index in threads})
+    profile = replace(profile, summary=replace(profile.summary, notes=notes))
     wanted = np.zeros(len(profile.threads), np.bool_)
     wanted[threads] = True
     part = selected(profile, wanted[profile.thread] if len(profile.thread) else np.zeros(0, np.bool_))
@@ -318,4 +324,4 @@ def _segments(parts: Sequence[_SavedPart], window: str) -> Sequence[SpoolSegment
         return min(known, key=lambda each: abs(each[0] - started_ns))[1]
 
     summary = replace(whole.summary, notes=(*whole.summary.notes, make_note("window_recovered")))
-    return segments(labelled(replace(whole, summary=summary), verdict), (), window, has_exact_sums)
+    return segments(labelled(replace(whole, summary=summary), verdict), {}, window, has_exact_sums)

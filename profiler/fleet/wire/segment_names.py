@@ -17,6 +17,8 @@ PART = ".part"
 """Suffix of the name of an unfinished segment file; such a name begins with a dot."""
 _NAME = re.compile(r"(\d{1,19})-([0-9a-f]{32})\.pb\.gz")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
+OTHER = "other"
+"""Service of an agent's processes beyond the maximum number of services in a window."""
 _LONGEST = 200
 """Maximum number of characters of a segment folder's name."""
 _DIGEST = 16

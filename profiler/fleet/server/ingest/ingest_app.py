@@ -25,7 +25,7 @@ from pyprof.fleet.server.ingest.segment_rows import SegmentRows, rows_of
 from pyprof.fleet.server.lifecycle import ServerParts
 from pyprof.fleet.server.metrics import DISK_FULL
 from pyprof.fleet.server.request_limits import Receive, Scope, Send, SeriesLimit
-from pyprof.fleet.wire.segment_names import SegmentName, day_of, folder_of
+from pyprof.fleet.wire.segment_names import OTHER, SegmentName, day_of, folder_of
 from pyprof.importers import pprof
 from pyprof.importers.profile_builder import WorkLimit, WorkLimitExceeded
 from pyprof.records import replace
@@ -131,6 +131,8 @@ SEGMENTS = "/api/v1/segments/"
 SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 JSON = "application/json"
 _FUTURE_S = 86_400
+_MAX_END_DIFFERENCE_NS = 86_400_000_000_000
+"""Maximum difference in nanoseconds between the end of a window in its file and in its name."""
 _BODY_S = 60
 """Maximum time in seconds for a request body to arrive."""
 _Found = TypeVar("_Found")
@@ -311,18 +313,16 @@ class IngestApp:
         def here(little: WorkLimit) -> list[ReadSegment]:
             nonlocal lends
             try:
-                return [
-                    (
-                        self._checked(rows_of(tenant, name, data, self._books.get_cache(tenant), MAX_INFLATED, little)),
-                        data,
-                    )
-                ]
+                rows = rows_of(tenant, name, data, self._books.get_cache(tenant), MAX_INFLATED, little)
+                _check_content(rows)
+                return [(self._checked(rows), data)]
             except WorkLimitExceeded as much:
                 lends = much.of_frames
                 raise
 
         def elsewhere() -> list[ReadSegment]:
             rows = self._elsewhere(data, ingest_process.segment, tenant, name, data, MAX_INFLATED, lends)
+            _check_content(rows)
             return [(self._adopted(rows), data)]
 
         return here, elsewhere
@@ -411,6 +411,20 @@ class IngestApp:
             )
         if age < -_FUTURE_S:
             raise Refused("too_new", f"the window ends {-age:.0f} s in the future; at most {_FUTURE_S} s are allowed")
+
+
+def _check_content(rows: SegmentRows) -> None:
+    """Raise Refused if a segment states another service or another day than its name: it may be there already."""
+    name = rows.name
+    if rows.end_ns and abs(rows.end_ns - name.end_ns) > _MAX_END_DIFFERENCE_NS:
+        stated, named = (
+            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(ns // 10**9)) for ns in (rows.end_ns, name.end_ns)
+        )
+        raise Refused("wrong_name", f"the window ends at {stated} UTC, but its name says {named}")
+    for labels in rows.labels.values():
+        service = dict(labels).get("service")
+        if service is not None and folder_of(service) != name.folder and name.service != OTHER:
+            raise Refused("wrong_name", f"the segment has samples of the service {service}, not of {name.service}")
 
 
 async def _parts(receive: Receive) -> AsyncIterator[bytes]:

@@ -156,6 +156,7 @@ class SegmentRows:
         squares: The sum over a row's samples of the squared value that one sample stands for; (n,).
         labels: Label sets by the numbers in `series`.
         length_ns: Time that the segment covers.
+        end_ns: End of the window since the epoch that the file states, 0 if it states none.
     """
 
     tenant: str
@@ -172,6 +173,7 @@ class SegmentRows:
     squares: npt.NDArray[np.float32]
     labels: dict[int, Labels]
     builds: list[BuildCost]
+    end_ns: int = 0
 
     @property
     def day(self) -> str:
@@ -272,6 +274,7 @@ def _rows(
         squares.astype(np.float32),
         dict(zip(series, labels, strict=True)),
         _builds(book, stacks, sums[:, -1]),
+        about.start_ns + about.duration_ns if about.start_ns else 0,
     )
 
 
