@@ -88,7 +88,7 @@ class BpfCollector(PerfCollector):
         return choose_record_scope(pid, cpu, self._options, self.members.everything)
 
     def _lost(self) -> LostSamples:
-        return LostSamples(self.source.lost, self.slots() == (0, 0))
+        return LostSamples(self.source.lost, self.accounts.is_alone)
 
     def _longest_wait_ns(self) -> int:
         return FOREVER_NS
@@ -108,7 +108,7 @@ class BpfCollector(PerfCollector):
         chosen, every = self._decimation.choose(len(samples))
         samples = samples.select_rows(chosen)
         taken = self.take_samples(until_ns, samples, source.words)
-        self._read_accounts(until_ns)
+        self.accounts.read_times(until_ns)
         lanes = np.flatnonzero(taken.wanted)
         self._used += len(lanes)
         self._taken += every * len(lanes)
@@ -116,7 +116,7 @@ class BpfCollector(PerfCollector):
         if every > 1:
             batch = replace(batch, weight=batch.weight * every)
         for part in split_by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes]):
-            self.account_batch(part)
+            self.accounts.count_batch(part)
             yield part
         self._unwound(taken)
 
@@ -150,7 +150,7 @@ class BpfCollector(PerfCollector):
     def _notes(self) -> tuple[Note, ...]:
         note = make_note("by_program_because", why=self._why) if self._why else NOTE
         never_stopped = (NEVER_STOPPED,) if self.maker.elsewhere is None else ()
-        return (note, *never_stopped, *self._silent_notes(), *self.members.refused)
+        return (note, *never_stopped, *self.accounts.describe_offline(), *self.members.refused)
 
     def close(self) -> None:
         try:

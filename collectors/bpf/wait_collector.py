@@ -238,7 +238,7 @@ class BpfWaitCollector(BpfCollector):
             ends = {} if state else times.ends
             batch = replace(batch, around=self._surroundings.describe_records(batch, source, ends, waits, lanes))
             for part in split_by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes]):
-                self.account_batch(part)
+                self.accounts.count_batch(part)
                 yield part
         self._unwound(taken)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.cpu_accounts import Accounts, EndedThreadTimes, LostSamples
+from pyprof.collectors.cpu_accounts import LostSamples
 from pyprof.collectors.linux.confinement import raise_file_limit
 from pyprof.collectors.perf.batch_maker import BatchMaker, Elsewhere, RingBatches
 from pyprof.collectors.perf.copy_size import AbsentPages, choose_ring_size
@@ -23,6 +23,7 @@ from pyprof.collectors.perf.event_set import FOREVER_NS, RingReader
 from pyprof.collectors.perf.events import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.process_set import ProcessSet
 from pyprof.collectors.perf.random_sampling import Decimation, Starvation
+from pyprof.collectors.perf.record_accounts import RecordAccounts
 from pyprof.collectors.perf.records import FORK, U64, SampleRecords, Scan, list_online_cpus, open_rings
 from pyprof.collectors.perf.tracked_processes import TrackedProcesses
 from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, Waiter, WatchTimes
@@ -55,7 +56,7 @@ class PerfCollector:
         maker: Converter of records to batches.
         watch: Function to call while batches() waits. It returns the time until its next call in ns, or None if another
             collector is to take over.
-        slots: Returns (kept, missed) sampling times of other collectors.
+        accounts: Processor time of the recording, with the sampling times of other collectors.
         handover: The flushes of the recording.
         most_copy: Maximum number of stack bytes in a sample.
         wakes: True if the rings hold no samples, and the kernel wakes the collector when records arrive.
@@ -98,7 +99,6 @@ class PerfCollector:
         self.watch: Callable[[], int | None] | None = None
         self._watch_times = WatchTimes(options, self.wakes)
         self._alarm: MappingAlarm | None = None
-        self.slots: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self.handover = options.handover
         self._options = options
         self._decimation = Decimation(options.stride)
@@ -106,7 +106,6 @@ class PerfCollector:
         self._look: Callable[[], None] | None = None
         self._has_new_code = False
         self._absent = AbsentPages(MOST_STACK)
-        self._silent: Silent = {}
         self._starvation: Starvation | None = None
         raise_file_limit(1 << 20)  # a descriptor for each thread and processor
         with contextlib.ExitStack() as undo:
@@ -140,13 +139,12 @@ class PerfCollector:
         self.maker = BatchMaker(
             rings, scope, members.tracked, options, diagnostics, self.source_id, members.excluded_pids
         )
-        all_but = (lambda: members.excluded_pids) if members.everything else None
-        self._accounts = Accounts(options, all_but, scope.event.user_only, self._all_lost, self._endings)
+        self.accounts = RecordAccounts(options, members, scope.event.user_only, self._lost, self._events.endings)
         self.handover.samples_when_open = True
-        self.handover.on_window_end = lambda: self._accounts.note_clocks()
+        self.handover.on_window_end = self.accounts.note_clocks
         self.handover.on_begin = self._begin_recording
         members.watch_rings(rings)
-        if self._accounts.on and not scope.processors and options.thread is None:
+        if self.accounts.is_on and not scope.processors and options.thread is None:
             self._starvation = Starvation(options.rate_hz)
         self._begin()
 
@@ -158,21 +156,7 @@ class PerfCollector:
 
         No other samples are missing if events are on processors and no collector stops threads.
         """
-        return LostSamples(self._events.lost, self._events.scope.processors and self.slots() == (0, 0))
-
-    def _all_lost(self) -> LostSamples:
-        """Return the number of sampling times whose perf records were lost, including those of processors that were
-        offline.
-        """
-        if not self._silent:
-            return self._lost()
-        from pyprof.collectors.perf.cpu_events import count_missed_samples
-
-        return count_missed_samples(self._silent, self._options.rate_hz, self._lost())
-
-    def _endings(self) -> EndedThreadTimes | None:
-        """Return the estimated time of threads after their last records, or None if some samples are taken by stops."""
-        return self._events.endings() if self.slots() == (0, 0) else None
+        return LostSamples(self._events.lost, self._events.scope.processors and self.accounts.is_alone)
 
     def _longest_wait_ns(self) -> int:
         """Return the time before which no ring buffer can be full."""
@@ -185,7 +169,7 @@ class PerfCollector:
     def _begin(self) -> None:
         """Open perf events on all existing threads or processors."""
         self.members.track_processes(self._events.begin(self.members.selected_pids, self.members.children))
-        self._accounts.start(self.members.tracked.roots)
+        self.accounts.start()
 
     def _begin_recording(self) -> None:
         """Begin to account for time, and discard the samples of the opening.
@@ -193,7 +177,7 @@ class PerfCollector:
         Opening takes seconds if there are many processes. Its samples would leave no room for those of the recording.
         Samples of waits are kept, because waits continue into the recording.
         """
-        self._accounts.start(self.members.tracked.roots)
+        self.accounts.start()
         if not self._options.running or self._options.idle:
             return
         found = self._events.scan_opening(self.handover.begun_ns)
@@ -329,42 +313,26 @@ class PerfCollector:
         self._revive()
         found = self._events.scan(until_ns)
         self._events.took(found, self.maker.lost)
-        self._read_accounts(until_ns)
+        self.accounts.read_times(until_ns)
         if until_ns == FOREVER_NS:
             self._events.close()
         for batch in map(self._decimation.thin_batch, self.maker.batches(found)):
-            self.account_batch(batch)
+            self.accounts.count_batch(batch)
             yield batch
         births = sum(record.kind == FORK for record in found.others)
-        if self._starvation is not None and self._starvation.is_starved(births, *self._accounts.totals()):
+        if self._starvation is not None and self._starvation.is_starved(births, *self.accounts.totals()):
             self._events.multiply(self.members.tracked.alive)
         self.release_samples(found)
 
-    def _read_accounts(self, until_ns: int) -> None:
-        """Read the kernel's processor times of the recording if they are due, or if the window or the recording
-        ends.
-        """
-        force = until_ns == FOREVER_NS or self.handover.ends_window(until_ns)
-        self._accounts.read_accounts(self.members.tracked.roots, force, self.slots())
-
     def _revive(self) -> None:
         """Open perf events on processors that came online."""
-        for cpu, ns in self._revived().items():
-            self._silent[cpu] = self._silent.get(cpu, 0) + ns
+        self.accounts.note_offline(self._revived())
 
     def _revived(self) -> Silent:
         found = self._events.revive()
         if self.wakes:
             self._waiter.add_rings(self._reader.rings.owners.values())
         return found
-
-    def account_batch(self, batch: SampleBatch) -> None:
-        """Count the samples of a batch in the time that samples account for, by process.
-
-        Args:
-            batch: Samples of the recorded processes, by this collector or by another one of the recording.
-        """
-        self._accounts.count_batch(batch, self.members.tracked.root_of)
 
     def learn(self, feedback: Feedback) -> None:
         self._events.learn(feedback)
@@ -406,7 +374,7 @@ class PerfCollector:
 
     def retire(self) -> None:
         self.members.tracked.names.retire(self.maker.sampled)
-        self._accounts.retire(self.members.tracked.roots)
+        self.accounts.retire()
 
     def stats(self) -> CollectorStats:
         ticks = self._events.ticks
@@ -415,7 +383,7 @@ class PerfCollector:
             ticking_ns=ticks.ticking_ns,
             skipped=self.maker.lost,
             notes=self._notes(),
-            accounts=self._accounts.result(),
+            accounts=self.accounts.result(),
         )
 
     def _notes(self) -> tuple[Note, ...]:
@@ -426,16 +394,9 @@ class PerfCollector:
             make_note("by_events", event=event.name),
             *never_stopped,
             *user_only,
-            *self._silent_notes(),
+            *self.accounts.describe_offline(),
             *self.members.refused,
         )
-
-    def _silent_notes(self) -> tuple[Note, ...]:
-        if not self._silent:
-            return ()
-        from pyprof.collectors.perf.cpu_events import describe_missed_samples
-
-        return (describe_missed_samples(self._silent),)
 
     def stop(self) -> None:
         self._stopping = True

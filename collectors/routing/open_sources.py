@@ -130,7 +130,7 @@ class OpenSources:
         self.partial = PartialStops(open_stops)
         if self._records is not None:
             self.partial.candidates = StopCandidates(self._records.most_copy)
-            self._records.slots = self.partial.count_slots
+            self._records.accounts.slots = self.partial.count_slots
         self.missed: MissedTime | None = None
         if choice.source == PTRACE and planner.may_follow_short_lives():
             self.missed = MissedTime(planner.options.rate_hz, self._stops.totals()[0])
@@ -200,7 +200,7 @@ class OpenSources:
         flushed_ns = stops.flushed_ns
         for batch in stops.batches():
             self.partial.note_batch(batch)
-            main.account_batch(batch)
+            main.accounts.count_batch(batch)
             if stops.flushed_ns == flushed_ns:  # an empty batch, but rings fill meanwhile
                 yield from complete([batch], main.handover.bound(time.monotonic_ns()))
             else:

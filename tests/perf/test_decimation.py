@@ -134,7 +134,9 @@ def test_bpf_samples_that_a_stride_drops_are_dropped_before_they_are_placed() ->
         return SimpleNamespace(switched=found, wanted=samples.time_ns >= 8)
 
     collector: Any = BpfCollector.__new__(BpfCollector)
-    nothing = dict.fromkeys(("_revive", "_read_accounts", "account_batch", "_unwound"), lambda *arguments: None)
+    nothing = dict.fromkeys(("_revive", "_unwound"), lambda *arguments: None)
+    accounts = dict.fromkeys(("read_times", "count_batch"), lambda *arguments: None)
+    collector.accounts = SimpleNamespace(**accounts)
     collector.__dict__.update(nothing, source=source, _decimation=Decimation(stride), take_samples=take_samples)
     collector.__dict__.update(_taken=0, _used=0)
     (part,) = collector._hand_out(1 << 40)

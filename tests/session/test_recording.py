@@ -284,7 +284,7 @@ def test_samples_of_a_recording_that_is_hastened_are_kept_and_marked(target: sub
         recording.start()
         sampled(recording)
         whole = recording.peek()
-        recording._sampling._link.end(EndUrgency.IMMEDIATE)  # the recording goes on
+        recording._sampling._link.end(EndUrgency.IMMEDIATE)  # the recording continues
         sampled(recording, seen(whole) + 50)
         profile = recording.stop()
     late = profile.summary.ends["late"]

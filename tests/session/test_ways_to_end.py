@@ -50,7 +50,7 @@ class Run:
 
 
 def pass_over(run: Run) -> None:
-    """Do nothing, because the recording ends by itself."""
+    """Let the recording end by itself."""
 
 
 @dataclass(frozen=True)

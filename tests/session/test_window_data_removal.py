@@ -18,6 +18,7 @@ from pyprof.collectors.bpf.collector import BpfCollector
 from pyprof.collectors.bpf.wait_collector import BpfWaitCollector
 from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
 from pyprof.collectors.perf.collector import PerfCollector
+from pyprof.collectors.perf.record_accounts import RecordAccounts
 from pyprof.collectors.perf.switch_source import PerfSwitchSource
 from pyprof.collectors.perf.tracked_processes import ThreadNames
 from pyprof.collectors.ptrace.collector import PtraceCollector
@@ -72,7 +73,7 @@ def by_perf(*more: str) -> Callable[[], tuple[dict[str, object], list[Part]]]:
         names, accounts = Part(), Part()
         others, parts = plain(*more)()
         tracked = SimpleNamespace(names=names, roots={})
-        attributes = {"members": SimpleNamespace(tracked=tracked), "_accounts": accounts, "_met": {}}
+        attributes = {"members": SimpleNamespace(tracked=tracked), "accounts": accounts, "_met": {}}
         return {**attributes, "maker": SimpleNamespace(sampled=set()), **others}, [names, accounts, *parts]
 
     return made
@@ -83,12 +84,18 @@ def by_switches() -> tuple[dict[str, object], list[Part]]:
     return {"running": running, "switches": SimpleNamespace(cycle=cycle)}, [running, cycle]
 
 
+def by_accounts() -> tuple[dict[str, object], list[Part]]:
+    accounts = Part()
+    return {"_accounts": accounts, "_members": SimpleNamespace(tracked=SimpleNamespace(roots={}))}, [accounts]
+
+
 WITH_PARTS: dict[type, Callable[[], tuple[dict[str, object], list[Part]]]] = {
     Router: plain("_past", "_open"),
     OpenSources: plain("main", "partial"),
     PartialStops: plain("_past", "source"),
     WallClockCollector: plain("_source", "_out_of_band"),
     PerfSwitchSource: by_switches,
+    RecordAccounts: by_accounts,
     PerfCollector: by_perf(),
     BpfCollector: by_perf("source"),
     BpfWaitCollector: by_perf("source"),
