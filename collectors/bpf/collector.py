@@ -69,7 +69,7 @@ class BpfCollector(PerfCollector):
         self._taken = self._used = 0
         super().__init__(pid, options, diagnostics, ids=ids, selection=selection, before_exec=before_exec)
         self._starvation = None
-        self._waiter.for_rings(source.ring_fd, self._reader.rings.owners.values())
+        self.waiting.waiter.for_rings(source.ring_fd, self._reader.rings.owners.values())
         self.most_copy = source.most_copy
         self.members.joined = source.add_processes
         source.parent_of = self.members.tracked.parent_of

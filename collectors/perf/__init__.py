@@ -12,6 +12,7 @@ events                  struct perf_event_attr as bytes, reasons for refusals, a
 process_set             The processes of a recording: the selected ones, those that match later, and their children
 random_sampling         Chance in sampling by perf_events: random rates of events, and a random choice among records
 record_accounts         The processor time of a recording whose processes are known from kernel records
+record_wait             The waits of a collector between two readings of its rings
 records                 The kernel's ring buffers, one for each processor, and their records in bulk
 switch_source           A source of context switches: samples of running threads, and switch times
 switches                Context switches of threads by perf_events: their records in bulk, stacks at the switch, and a

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import CollectorStats, Feedback
@@ -17,16 +17,17 @@ from pyprof.collectors.cpu_accounts import LostSamples
 from pyprof.collectors.linux.confinement import raise_file_limit
 from pyprof.collectors.perf.batch_maker import BatchMaker, Elsewhere, RingBatches
 from pyprof.collectors.perf.copy_size import AbsentPages, choose_ring_size
-from pyprof.collectors.perf.cpu_events import MappingAlarm, Scope, choose_scope
+from pyprof.collectors.perf.cpu_events import Scope, choose_scope
 from pyprof.collectors.perf.event_manager import EventManager
 from pyprof.collectors.perf.event_set import FOREVER_NS, RingReader
 from pyprof.collectors.perf.events import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.process_set import ProcessSet
 from pyprof.collectors.perf.random_sampling import Decimation, Starvation
 from pyprof.collectors.perf.record_accounts import RecordAccounts
+from pyprof.collectors.perf.record_wait import RecordWait
 from pyprof.collectors.perf.records import FORK, U64, SampleRecords, Scan, list_online_cpus, open_rings
 from pyprof.collectors.perf.tracked_processes import TrackedProcesses
-from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, Waiter, WatchTimes
+from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
@@ -54,8 +55,7 @@ class PerfCollector:
         source_id: Identifier of its batches.
         members: The processes of the recording.
         maker: Converter of records to batches.
-        watch: Function to call while batches() waits. It returns the time until its next call in ns, or None if another
-            collector is to take over.
+        waiting: Its waits between two readings of the rings.
         accounts: Processor time of the recording, with the sampling times of other collectors.
         handover: The flushes of the recording.
         most_copy: Maximum number of stack bytes in a sample.
@@ -96,21 +96,17 @@ class PerfCollector:
         ids = ids or Identities()
         self.source_id = ids.next_id()
         self.members = ProcessSet(pid, selection, options, TrackedProcesses(ids, options.subprocesses))
-        self.watch: Callable[[], int | None] | None = None
-        self._watch_times = WatchTimes(options, self.wakes)
-        self._alarm: MappingAlarm | None = None
         self.handover = options.handover
         self._options = options
         self._decimation = Decimation(options.stride)
         self._stopping = self._leaving = False
-        self._look: Callable[[], None] | None = None
         self._has_new_code = False
         self._absent = AbsentPages(MOST_STACK)
         self._starvation: Starvation | None = None
         raise_file_limit(1 << 20)  # a descriptor for each thread and processor
         with contextlib.ExitStack() as undo:
-            self._waiter = Waiter()
-            undo.callback(self._waiter.close)
+            self.waiting = RecordWait(options, self.members, self.wakes)
+            undo.callback(self.waiting.close)
             undo.callback(self.members.tracked.close)
             try:
                 self._open(pid, ring_size, diagnostics, undo)
@@ -187,8 +183,9 @@ class PerfCollector:
 
     def batches(self) -> Iterator[SampleBatch]:
         cadence, handover = Cadence(self._options, self.hold_s), self.handover
-        handover.wake = self._waiter.wake
-        self._open_alarm()
+        handover.wake = self.waiting.waiter.wake
+        if self._events.scope.processors:
+            self.waiting.open_alarm(self._reader)
         handover.report_sampling()
         last = self._leaving = False
         begun_ns, end_ns = time.monotonic_ns(), 0
@@ -197,7 +194,8 @@ class PerfCollector:
                 cadence.restart()
                 self._has_new_code = False
             hold_ns = min(cadence.wait_ns, self._patience_ns())
-            self._wait(min(begun_ns + hold_ns, time.monotonic_ns() + max(self._silent_ns(), FIRST_FLUSH_NS)))
+            due_ns = min(begun_ns + hold_ns, time.monotonic_ns() + max(self._silent_ns(), FIRST_FLUSH_NS))
+            self.waiting.wait_until(due_ns, lambda: self._stopping or self._full(), self._events.change_rates)
             if self._leaving:
                 break
             ends = self._stopping or not self.members.has_processes_left
@@ -216,16 +214,6 @@ class PerfCollector:
             if not last and handover.acknowledge_flush(until_ns):
                 yield self.maker.nothing
 
-    def _open_alarm(self) -> None:
-        """Let the kernel report new code if `watch` must learn of it soon, so that the rings need not be polled."""
-        if self.watch is None or self.wakes or self._alarm is not None or not self._events.scope.processors:
-            return
-        with contextlib.suppress(PerfNotAllowed):
-            self._alarm = MappingAlarm(self._reader.rings.owners)
-            self._undo.callback(self._alarm.close)
-            self._waiter.add_alarms(self._alarm.fds)
-            self._watch_times = WatchTimes(self._options, wakes=True)
-
     def _silent_ns(self) -> int:
         """Return the time in ns without samples after which an empty batch is yielded."""
         return round(1e9 * self._options.flush_s)
@@ -239,47 +227,9 @@ class PerfCollector:
             patience_ns = min(patience_ns, self._starvation.check_interval_ns)
         return patience_ns
 
-    def _wait(self, due_ns: int) -> None:
-        """Wait until a time, the end of a process or a wakeup by a ring buffer."""
-        handover = self.handover
-        while not (self._stopping or self._full()):
-            left = min(due_ns, handover.next_ns) - time.monotonic_ns()
-            if left <= 0:
-                break
-            if self._look is not None:
-                self._look()
-                left = min(left, round(1e9 / self._options.rate_hz))
-            if self.watch is not None:
-                until_ns = self._until_watched(self.watch)
-                if until_ns is None:
-                    break
-                left = min(left, until_ns)
-            self._hear_of_ends(min(left, self._events.change_rates()))
-            if not self.members.has_processes_left:
-                break
-
-    def _until_watched(self, watch: Callable[[], int | None]) -> int | None:
-        """Call the `watch` function if it is due. Return the time until its next call in ns, or None if another
-        collector takes over.
-        """
-        now, notified = time.monotonic_ns(), self._waiter.notified
-        if self._watch_times.is_due(now, notified):
-            self._waiter.clear_notice()
-            again_ns = watch()
-            if again_ns is None:
-                return None
-            notified = False
-            self._watch_times.note_watch(now, again_ns, self.members.has_new_processes)
-        return self._watch_times.left_ns(now, notified)
-
-    def _hear_of_ends(self, wait_ns: float = 0) -> None:
-        tracked = self.members.tracked
-        for fd in self._waiter.wait(wait_ns, tracked.alive.values()):
-            tracked.note_end(fd)
-
     def yield_until(self, until_ns: int = FOREVER_NS) -> Iterator[SampleBatch]:
         """Yield the samples up to a time without waiting, for callers that wait by themselves."""
-        self._hear_of_ends()
+        self.waiting.note_ends()
         self._events.change_rates()
         yield from self._hand_out(until_ns)
 
@@ -287,7 +237,7 @@ class PerfCollector:
         """Return the samples of perf's rings up to a time, together with `switched`: samples of that time from another
         ring buffer. The caller must call release_samples().
         """
-        self._hear_of_ends()
+        self.waiting.note_ends()
         self._events.change_rates()
         found = self._events.scan(until_ns)
         taken = self.maker.convert_scan(found, switched, words)
@@ -331,13 +281,13 @@ class PerfCollector:
     def _revived(self) -> Silent:
         found = self._events.revive()
         if self.wakes:
-            self._waiter.add_rings(self._reader.rings.owners.values())
+            self.waiting.waiter.add_rings(self._reader.rings.owners.values())
         return found
 
     def learn(self, feedback: Feedback) -> None:
         self._events.learn(feedback)
         self._absent.learn(feedback)
-        self._look = feedback.look
+        self.waiting.look = feedback.look
         self._has_new_code |= feedback.has_new_code
 
     def leave_samples(self, elsewhere: Elsewhere) -> None:
@@ -400,7 +350,7 @@ class PerfCollector:
 
     def stop(self) -> None:
         self._stopping = True
-        self._waiter.wake()
+        self.waiting.waiter.wake()
 
     def close(self) -> None:
         self._undo.close()

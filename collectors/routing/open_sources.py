@@ -156,7 +156,7 @@ class OpenSources:
         candidates = self.partial.candidates
         if self._planner.may_depend_on_programs():
             self._watch(first=True)
-            main.watch = candidates.watch = self._watch
+            main.waiting.watch = candidates.watch = self._watch
         while True:
             if not candidates:
                 yield from self._note_copies(of_main)

@@ -76,7 +76,7 @@ class Source:
         self.name, self.source_id, self.log = name, source_id, log
         self.source_ids = frozenset((source_id,))
         self.handover = FlushProtocol()
-        self.members = self.source = self.accounts = self
+        self.members = self.source = self.accounts = self.waiting = self
         self.new: set[int] = set()
         self.alive = list(alive)
         self.heads = tuple(self.alive[:1])
