@@ -93,6 +93,13 @@ NEVER = (1 << 63) - 1
 MAX_PAST = 1 << 16
 """Maximum number of descriptions of JIT code that are kept after they became invalid. The oldest are dropped first."""
 
+_BLOCK = 1 << 14
+"""Size in bytes of the blocks of addresses by which descriptions that are not valid any more are found."""
+_MAX_BLOCKS = 16
+"""Maximum number of blocks by which one description is found. Those that cover more are searched one by one."""
+_LARGE = -1
+"""Key of the descriptions that cover more blocks."""
+
 T = TypeVar("T")
 
 
@@ -121,7 +128,7 @@ class CodeMap(Generic[T]):
         self._starts: list[int] = []
         self._spans: list[Span[T]] = []
         self._past: list[Span[T]] = []  # nearly sorted by until_ns
-        self._bounds: npt.NDArray[np.uint64] = np.zeros((2, 0), np.uint64)
+        self._past_in: dict[int, list[Span[T]]] = {}
         self.changes: list[int] = []
         """Times at which the JIT code at an address changed, ascending."""
 
@@ -179,14 +186,25 @@ class CodeMap(Generic[T]):
     def _end(self, span: Span[T], now_ns: int) -> None:
         span.until_ns = min(span.until_ns, now_ns)
         self._past.append(span)
+        self._index_past(span)
         if len(self._past) > MAX_PAST:
-            del self._past[: MAX_PAST // 2]
+            self._keep_past(self._past[MAX_PAST // 2 :])
         note_change(self.changes, now_ns)
+
+    def _keep_past(self, spans: list[Span[T]]) -> None:
+        self._past, self._past_in = spans, {}
+        for span in spans:
+            self._index_past(span)
+
+    def _index_past(self, span: Span[T]) -> None:
+        """Note a description that is not valid any more by the blocks of addresses that it covers."""
+        first, last = span.start // _BLOCK, (span.end - 1) // _BLOCK
+        for block in range(first, last + 1) if last - first < _MAX_BLOCKS else (_LARGE,):
+            self._past_in.setdefault(block, []).append(span)
 
     def forget(self, before_ns: int) -> None:
         """Drop the descriptions of JIT code that ended before a time."""
-        self._past = [span for span in self._past if span.until_ns > before_ns]
-        self._bounds = np.zeros((2, 0), np.uint64)
+        self._keep_past([span for span in self._past if span.until_ns > before_ns])
         forget_changes(self.changes, before_ns)
 
     @property
@@ -199,21 +217,22 @@ class CodeMap(Generic[T]):
         at = bisect_right(self._starts, pc) - 1
         if at >= 0 and self._spans[at].holds(pc, time_ns):
             return self._spans[at]
-        for span in reversed(self._past):
-            if span.until_ns <= time_ns:
-                break
-            if span.holds(pc, time_ns):
-                return span
-        return None
+        found: Span[T] | None = None
+        for block in (pc // _BLOCK, _LARGE):
+            for span in reversed(self._past_in.get(block, ())):
+                if span.until_ns <= time_ns:
+                    break
+                if span.holds(pc, time_ns):
+                    found = span if found is None or span.until_ns > found.until_ns else found
+                    break
+        return found
 
     def first(self, pc: int) -> Span[T] | None:
         """Return the first description of the JIT code at pc at any time, for code whose description came too late."""
-        if len(self._bounds[0]) != len(self._past):
-            bounds = [(span.start, span.end) for span in self._past]
-            self._bounds = np.array(bounds, np.uint64).reshape(-1, 2).T
-        held = np.flatnonzero((self._bounds[0] <= pc) & (pc < self._bounds[1]))
-        if len(held):
-            return self._past[int(held[0])]
+        past = [span for block in (pc // _BLOCK, _LARGE) for span in self._past_in.get(block, ())]
+        over = [span for span in past if span.start <= pc < span.end]
+        if over:
+            return min(over, key=lambda span: span.until_ns)
         at = bisect_right(self._starts, pc) - 1
         return self._spans[at] if at >= 0 and pc < self._spans[at].end else None
 

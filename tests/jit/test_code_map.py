@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,28 @@ def test_removed_description_holds_up_to_the_time_at_which_it_was_missed() -> No
     first = codes.first(100)
     assert first is not None
     assert first.value == "f"
+
+
+def test_ended_descriptions_elsewhere_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: CodeMap[int] = CodeMap()
+    for place in range(1, 1001):
+        codes.add_spans([span := Span(place << 16, (place << 16) + 100, place)], ALWAYS, 10)
+        codes.remove(span, 1000 + place)
+    codes.add_spans([span := Span(0, 1 << 40, 0, since_ns=2100)], 2100, 2200)
+    codes.remove(span, 3000)
+    looked: list[int] = []
+    holds = Span[int].holds
+
+    def note(span: Span[int], pc: int, time_ns: int) -> bool:
+        looked.append(span.value)
+        return holds(span, pc, time_ns)
+
+    monkeypatch.setattr(Span, "holds", note)
+    found = [codes.find(pc, time) for pc, time in ((5 << 16, 100), (5 << 16, 2500), (5 << 10, 100))]
+    assert [span and span.value for span in found] == [5, 0, None]
+    assert set(looked) == {0, 5}
+    assert codes.first(5 << 16) is found[0]
+    assert codes.first(1 << 36) is found[1]
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 30)), max_size=100))
