@@ -148,6 +148,10 @@ class ManagedRuntime(CodeSource, Protocol):
         """
         ...
 
+    def read_ahead(self, space: AddressSpace, batch: SampleBatch) -> None:
+        """Read the code on the stacks of samples that wait to be unwound, because the process may end before that."""
+        ...
+
     def load_all(self) -> None:
         """Read all generated code and its names, for inspection, if the runtime has a list of it."""
         ...

@@ -253,6 +253,14 @@ class RuntimeCode:
         self._finish()
         return code
 
+    def read_ahead(self, batch: SampleBatch) -> None:
+        """Read the code of managed runtimes on the stacks of a batch that waits to be unwound."""
+        for space_id in distinct(batch.space).tolist():
+            space = batch.spaces[space_id]
+            process = self._processes.get(space.process)
+            for runtime in process.runtimes if process is not None and process.ended_ns is None else ():
+                runtime.read_ahead(space, batch)
+
     @property
     def watched(self) -> bool:
         return any(process.watched for process in self._processes.values())

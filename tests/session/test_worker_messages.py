@@ -21,7 +21,7 @@ from pyprof.session.pipeline.sample_windows import Window
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.deadline import AT_ONCE, SIGNAL, UNWOUND_S, WorkDeadline
 from pyprof.session.worker.file_broker_client import FileBrokerClient
-from pyprof.session.worker.message_channel import Channel
+from pyprof.session.worker.message_channel import Channel, Closed, Received
 from pyprof.session.worker.messages import Batch, Begin, NamingOptions, ProcessUpdate, ProfileRequest
 from pyprof.session.worker.response_codec import BatchTaken, RequestFailed
 from pyprof.session.worker.worker_loop import Service
@@ -75,6 +75,35 @@ def test_batch_is_answered_before_it_goes_to_the_journal_whose_errors_are_told(
     assert isinstance(said(sampler), BatchTaken)  # an error is reported once, and each batch still has a response
     assert said(sampler) is None
     assert len(heard) == 1
+
+
+def test_code_of_waiting_batches_is_read_before_an_earlier_one_is_unwound(
+    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler, worker = ends
+    service = Service(worker, cast("FileBrokerClient", None), WorkDeadline(), missing=())
+    done: list[object] = []
+
+    class Reading(Observed):
+        session = SimpleNamespace(code=SimpleNamespace(read_ahead=lambda batch: done.append(("read", batch))))
+
+        def unwind_batch(self, message: Batch) -> BatchTaken:
+            done.append(("unwound", message.batch))
+            return super().unwind_batch(message)
+
+    def unpack(received: Received) -> Batch:
+        return Batch(8, cast("SampleBatch", bytes(received.parts[0])), ProcessUpdate(), cast("InterpreterNews", None))
+
+    monkeypatch.setattr(service, "_of", Reading())
+    monkeypatch.setattr(service._unpacker, "unpack", unpack)
+    monkeypatch.setattr(service, "_keep", lambda observed: None)
+    for part in (b"one", b"two"):
+        sampler.send([part])
+    sampler.close()
+    with pytest.raises(Closed):
+        service._take(BATCH)
+    assert done == [("read", b"one"), ("read", b"two"), ("unwound", ())]
+    assert [message.batch for message in service._waiting if isinstance(message, Batch)] == [b"one", b"two"]
 
 
 @pytest.mark.parametrize(("number", "innermost"), [(SIGNAL, False), (AT_ONCE, True)])

@@ -17,6 +17,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import NEVER, CodeMap, CodeName, Span
+from pyprof.model.modules import AddressSpace
 from pyprof.model.reasons import problem_of
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk import Trust, Walk
@@ -231,6 +232,9 @@ class HotspotCode(NoImage):
         """The code of HotSpot's interpreter, nothing until a sample was taken in it."""
         blob = self._vm.interpreter if self._vm is not None else None
         return ((blob.start, blob.end),) if blob is not None else ()
+
+    def read_ahead(self, space: AddressSpace, batch: SampleBatch) -> None:
+        """Read nothing: the virtual machine has lists of its code, which are read before each batch."""
 
     def bind_frames(self, batch: SampleBatch, walk: Walk, lanes: I64, frames: I64) -> Sequence[Span[JavaCode] | None]:
         vm = self._vm

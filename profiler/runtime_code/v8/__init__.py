@@ -5,5 +5,6 @@ functions  JavaScript functions on V8's heap: names, scripts, lines, and tables 
 heap       Bounded reads of objects on V8's heap, by the layout that V8 exports for debuggers
 rules      Unwind rules for V8's code on x86-64
 source     The V8 of one process as a source of code descriptions
+stack_calls  The calls in V8's code that the stack copies of a batch contain, found before the batch is unwound
 wasm       The functions of WebAssembly code, by the jump table of an instance
 """

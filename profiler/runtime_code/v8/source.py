@@ -26,6 +26,7 @@ from pyprof.model.walk import Trust, Walk
 from pyprof.runtime_code.base import I64, CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
 from pyprof.runtime_code.v8.heap import MARK
 from pyprof.runtime_code.v8.rules import Builtins, V8FrameRules
+from pyprof.runtime_code.v8.stack_calls import StackCall, find_calls
 from pyprof.unwind.sample_memory import LaneMemory
 
 if TYPE_CHECKING:
@@ -70,12 +71,16 @@ class JsSpans(CodeMap["JsCode"]):
 
     def find(self, pc: int, time_ns: int) -> Span[JsCode] | None:
         span = super().find(pc, time_ns)
-        if span is None and super().find(pc, NEVER - 1) is None:
+        if span is None and self.current(pc) is None:
             self._source.load(pc)
             span = super().find(pc, time_ns)
         if span is not None and span.value.function is not None and pc not in span.value.places:
             self._source.load_places(span, pc)
         return span
+
+    def current(self, pc: int) -> Span[JsCode] | None:
+        """Return the known piece of code that is at an address now, or None."""
+        return super().find(pc, NEVER - 1)
 
 
 class V8Code(NoImage):
@@ -97,6 +102,10 @@ class V8Code(NoImage):
         self._misses: set[int] = set()
         self._looked_ns = self._rest_until_ns = 0
         self._frames: dict[tuple[int, int, int], Span[JsCode]] = {}
+        self._ahead: dict[tuple[int, int, int], Span[JsCode] | None] = {}
+        self._expected: dict[Span[JsCode], int] = {}
+        """Time of the last sample that waits to be unwound, for each description that was read ahead."""
+        self._bound_ns = 0
         self._shared: dict[tuple[int, int], int] = {}
         self._waiting: dict[tuple[int, int], dict[int, Span[JsCode]]] = {}
         self._waiting_until_ns = 0
@@ -149,7 +158,10 @@ class V8Code(NoImage):
         engine = self._engine
         assert engine is not None
         engine.begin_check()
-        self._frames.clear()
+        kept = [(key, span) for key, span in self._frames.items() if span.value.function is not None]
+        self._frames = {key: span for key, span in kept if self._expected.get(span, 0) > self._bound_ns}
+        self._expected = {span: self._expected[span] for span in self._frames.values()}
+        self._ahead.clear()
         self._bytecode_lines.clear()
         if scan.now_ns >= self._waiting_until_ns:
             self._waiting.clear()
@@ -184,19 +196,52 @@ class V8Code(NoImage):
         """Read the piece of V8's generated code at an address, if there is one."""
         if self._engine is None or pc in self._misses:
             return
+        if self._load_code(pc) is None:
+            if len(self._misses) >= MAX_MISSES:
+                self._misses.clear()
+            self._misses.add(pc)
+
+    def _load_code(self, pc: int) -> Span[JsCode] | None:
         from pyprof.runtime_code.v8.engine import BUILTIN, JsCode
 
         builtin = self._builtins.find(pc)
         code = self._read_code(pc) if builtin is None else JsCode(0, builtin[1], builtin[2], BUILTIN, builtin[0])
         if code is None:
-            if len(self._misses) >= MAX_MISSES:
-                self._misses.clear()
-            self._misses.add(pc)
-            return
+            return None
         before = self._looked_ns
-        self.spans.add_spans([Span(code.start, code.end, code)], before, before + 1)
+        span = Span(code.start, code.end, code)
+        self.spans.add_spans([span], before, before + 1)
         if code.owner:
             self._note_baseline()
+        return span
+
+    def read_ahead(self, space: AddressSpace, batch: SampleBatch) -> None:
+        if self._engine is None or space.ended:
+            return
+        if self._space is not space:
+            self._space = space
+            self._engine.renew(space)
+        memories: dict[int, LaneMemory] = {}
+        for call in find_calls(batch, space, self._builtins.ranges):
+            key, time_ns = (call.lookup, call.function, call.offset), int(batch.time_ns[call.lane])
+            if key not in self._ahead:
+                if len(self._ahead) >= MAX_FRAMES:
+                    self._ahead.clear()
+                memory = memories.setdefault(call.lane, LaneMemory(batch, call.lane))
+                self._ahead[key] = self._read_call(call, time_ns, memory)
+            span = self._ahead[key]
+            if span is not None:
+                self._expected[span] = time_ns
+
+    def _read_call(self, call: StackCall, time_ns: int, memory: LaneMemory) -> Span[JsCode] | None:
+        """Read what describes a call, and return the description of its frame if that is named by its function."""
+        span = self.spans.current(call.lookup) or self._load_code(call.lookup)
+        if span is None:
+            return None
+        self._fill(span.value)
+        if span.value.function is not None and call.lookup not in span.value.places:
+            self.load_places(span, call.lookup)
+        return self._bind_function(call.lookup, time_ns, memory, call.fp) if call.fp else None
 
     def load_all(self) -> None:
         """Read nothing: V8 has no list of its code that could be read from outside."""
@@ -207,14 +252,15 @@ class V8Code(NoImage):
             span.value.places[pc] = self._engine.find_places(span.value, pc)
 
     def rows(self, span: Span[JsCode], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:
-        if self._engine is None:
-            return None
-        code = span.value
-        if not code.filled:
+        self._fill(span.value)
+        rows = span.value.rows
+        return (rows, Trust.V8) if rows is not None and rows.start <= pc < rows.end else None
+
+    def _fill(self, code: JsCode) -> None:
+        """Make the unwind rules of a piece of code."""
+        if self._engine is not None and not code.filled:
             code.filled = True
             code.rows = self._engine.make_rows(code, self._rules)
-        rows = code.rows
-        return (rows, Trust.V8) if rows is not None and rows.start <= pc < rows.end else None
 
     def name(self, span: Span[JsCode]) -> CodeName:
         code = span.value
@@ -240,6 +286,7 @@ class V8Code(NoImage):
         return (*self._builtins.ranges, *self._baseline, *((pc, pc + 1) for pc in self._misses))
 
     def bind_frames(self, batch: SampleBatch, walk: Walk, lanes: I64, frames: I64) -> Sequence[Span[JsCode] | None]:
+        self._bound_ns = int(batch.time_ns.min())
         memories = {lane: LaneMemory(batch, lane) for lane in distinct(lanes).tolist()}
         places = zip(lanes.tolist(), frames.tolist(), strict=True)
         return [self._bind_frame(batch, walk, lane, at, memories[lane]) for lane, at in places]
@@ -253,18 +300,23 @@ class V8Code(NoImage):
         fp = int(walk.sp[at + 1]) - 16
         if fp + slots["fp_function"] < int(walk.sp[at]) or memory.word(fp + 8) != int(walk.pc[at + 1]):
             return None
+        return self._bind_function(int(walk.pc[at]) - (not walk.exact[at]), int(batch.time_ns[lane]), memory, fp)
+
+    def _bind_function(self, lookup: int, time_ns: int, memory: LaneMemory, fp: int) -> Span[JsCode] | None:
+        """Return the description of the frame at fp by the function that it holds, or None."""
+        assert self._engine is not None
+        slots = self._engine.layout.at
         context, function = memory.word(fp + slots["fp_context"]), memory.word(fp + slots["fp_function"])
-        pc = int(walk.pc[at])
         if context is None or function is None or context & 3 != 1 or function & 3 != 1:
             is_wasm = context == slots["wasm_frame"] << 1 and function is not None and function & 3 == 1
-            return self._bind_wasm(function or 0, pc - (not walk.exact[at])) if is_wasm else None
-        code = self.spans.find(pc - (not walk.exact[at]), int(batch.time_ns[lane]))
+            return self._bind_wasm(function or 0, lookup) if is_wasm else None
+        code = self.spans.find(lookup, time_ns)
         if code is not None and code.value.owner:
             return self._bind_baseline(code.value, function, memory, fp)
         bytecode, offset = memory.word(fp + slots["fp_bytecode"]) or 0, memory.word(fp + slots["fp_offset"])
         number = offset >> 32 if offset is not None and not offset & 0xFFFFFFFF else -1
         if code is None and (number < 0 or not self._engine.heap.has_type(bytecode, "type_bytecode")):
-            return self._bind_lost_code(pc, function, bytecode, memory, fp)
+            return self._bind_lost_code(lookup, function, bytecode, memory, fp)
         # also with --interpreted-frames-native-stack, where each function has a copy of the interpreter's entry
         return self._bind_interpreted(function, bytecode, number, memory, fp) if bytecode and number >= 0 else None
 
@@ -297,7 +349,7 @@ class V8Code(NoImage):
         return span
 
     def _bind_lost_code(
-        self, pc: int, function: int, bytecode: int, memory: LaneMemory, fp: int
+        self, lookup: int, function: int, bytecode: int, memory: LaneMemory, fp: int
     ) -> Span[JsCode] | None:
         """Return the description of a frame whose code was gone when it was looked for: V8 had replaced or moved it.
 
@@ -314,7 +366,7 @@ class V8Code(NoImage):
                 found = self._engine.functions.find(shared) if shared else None
             if found is None:
                 return None
-            start = pc & -_CODE_PART
+            start = lookup & -_CODE_PART
             span = self._remember(key, found, found.line, start, start + _CODE_PART)
         self._diagnostics.count("v8_code_gone")
         return span

@@ -317,6 +317,7 @@ class Service:
         observed = self._observed
         self._unpacker.update(message.news)
         try:
+            self._read_code_ahead(observed)
             answer = BatchTaken(message.number, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)
             late = self._deadline.late
             if self._deadline.too_late:
@@ -334,6 +335,14 @@ class Service:
         except Exception as error:  # noqa: BLE001 - sent to the sampler
             observed.failed = True
             self._channel.send(response_codec.pack(_failed(0, error)))
+
+    def _read_code_ahead(self, observed: _Observed) -> None:
+        """Read the generated code of all batches that wait. It may be gone when their turn comes."""
+        with suppress(Closed):  # what has arrived is unwound first; then the channel says so again
+            while not self._deadline.late and (received := self._channel.receive(0)) is not None:
+                self._waiting.append(message := self._unpacker.unpack(received))
+                if isinstance(message, Batch) and not observed.failed:
+                    observed.session.code.read_ahead(message.batch)
 
     def _answer(self, ask: ProfileRequest) -> None:
         observed = self._observed
