@@ -44,6 +44,7 @@ FRAME_SOURCES = (
     FrameSource("eh_frame", "eh_frame", ".eh_frame", "The file's `.eh_frame`"),
     FrameSource("exidx", "exidx", ".ARM.exidx", "The file's `.ARM.exidx`"),
     FrameSource("go", "go", "Go's function table", "The `.gopclntab` of a Go program, stripped or not"),
+    FrameSource("pdata", "pdata", ".pdata", "The `.pdata` and `.xdata` of a Windows x64 module"),
     FrameSource(
         "debug_frame", "debug_frame", ".debug_frame", "The `.debug_frame` of the file or of its separate debug file"
     ),

@@ -29,6 +29,7 @@ PACKAGES = {
     "gdb-multiarch": "gdb-multiarch",
     "gcore": "gdb",
     "musl-gcc": "musl-tools",
+    "x86_64-w64-mingw32-g++": "g++-mingw-w64-x86-64-win32",
     "node": "nodejs",
     "java": "openjdk-17-jdk-headless",
     "javac": "openjdk-17-jdk-headless",

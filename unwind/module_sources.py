@@ -59,6 +59,7 @@ _TABLES = {
     "eh_frame": TableReader(".eh_frame", "cfi.sections", "open_eh_frame"),
     "exidx": TableReader(".ARM.exidx", "exidx.section", "open_exidx"),
     "go": TableReader(".gopclntab", "gopclntab", "go_source"),
+    "pdata": TableReader(".pdata", "pdata", "open_pdata"),
     "debug_frame": TableReader(".debug_frame", "cfi.sections", "open_debug_frame"),
 }
 READERS: dict[str, Reader] = {**_TABLES}
@@ -113,6 +114,11 @@ def promises_frame_pointers(source: Source) -> bool:
     (SFRAME_F_FRAME_POINTER).
     """
     return source.name == "sframe" and cast("SFrame", source).frame_pointers
+
+
+def promises_leaf_functions(source: Source) -> bool:
+    """Return True if functions that the unwind source does not cover have no frame and call nothing."""
+    return source.name == "pdata"
 
 
 def order_sources(sources: Sequence[Source], exact: bool) -> Sequence[Source]:

@@ -42,8 +42,9 @@ from pyprof.unwind.module_sources import (
     open_sources,
     order_sources,
     promises_frame_pointers,
+    promises_leaf_functions,
 )
-from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, Rule, Source
+from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule, Source
 
 if TYPE_CHECKING:
     from pyprof.unwind.code_analysis.code_rules import AnalysedCode, CodeRules
@@ -247,6 +248,8 @@ class RuleIndex:
             special = UNCOVERED_ID if exact else self._pushed(image, code, pc)
             special = special or self.find_uncovered_rule_id(code, pc, exact)
             piece = self.find_code(image, svma) if special == UNCOVERED_ID else None
+            if piece is None and not special and exact and self._is_leaf(image):
+                special = self.rules.intern(self._leaf_rule(), Trust.PDATA)
             if piece is None:
                 return (rel, rel + 1, special or self._epilogue(code, pc, exact))
             return self.make_row(piece.rows, Trust.CODE, code, pc, (svma, rel), exact)
@@ -258,6 +261,15 @@ class RuleIndex:
                 found = piece.rows, Trust.CODE
         row = self.make_row(*found, code, pc, (svma, rel), exact)
         return self._mark_replaced_frame(row, *found, image, code, rel, exact)
+
+    def _is_leaf(self, image: Image) -> bool:
+        """Return True if functions of an image that no unwind table covers have no frame."""
+        return any(map(promises_leaf_functions, self.open_tables(image).sources))
+
+    def _leaf_rule(self) -> Rule:
+        """Return the unwind rule of an x86-64 function without a frame."""
+        word = self.arch.word
+        return Rule(self.arch.sp, word, RegRule(RegKind.AT_CFA, -word))
 
     def find_code(self, image: Image, svma: int) -> AnalysedCode | None:
         """Return the analysed code that covers a file address which no table covers, or None."""

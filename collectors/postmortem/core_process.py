@@ -181,7 +181,7 @@ class CoreFiles:
         if space is None or not module.has_file:
             return None
         at = next((m.start for m in module.mappings if m.executable), module.start)
-        for candidate in find_candidates(space, module, self._opened, silent=lambda: None):
+        for candidate in find_candidates(space, module, self._opened, lambda: None, ElfFile.open):
             bias = find_bias(module, candidate.elf, at)
             if bias is not None and is_accepted(candidate, identify(space, module, candidate.elf, bias)):
                 return candidate.elf

@@ -21,6 +21,7 @@ from pyprof.objfile.byte_source import ByteSource, FileSource, open_regular
 from pyprof.objfile.crash_dump import ELF_MACHINES, CrashDump, DumpException, DumpModule, DumpRegion, DumpThread
 from pyprof.objfile.file_opener import debuginfod_cache
 from pyprof.objfile.minidump import MAX_SIZE, is_microdump, is_minidump, read_microdump, read_minidump
+from pyprof.records import replace
 
 DEVICE = "dump"
 UNKNOWN_PERMS = "r-xp"
@@ -99,6 +100,8 @@ def _between(regions: Sequence[DumpRegion], taken: Sequence[Mapping], dump: Cras
             place += 1
 
 
+WINDOWS = "windows"
+"""CrashDump.os of a dump that Windows or Wine wrote."""
 BUILD_ID_DIR = "/usr/lib/debug/.build-id"
 TRIPLETS = {
     "x86": "i386-linux-gnu",
@@ -113,6 +116,7 @@ class DumpFiles:
     """The files of the modules in a crash dump; `exe` and `sysroot` are the user's, or ""."""
 
     def __init__(self, dump: CrashDump, exe: str, sysroot: str) -> None:
+        self._os = dump.os
         self._processor = dump.processor
         self._exe = exe
         self._root = sysroot.rstrip("/")
@@ -133,7 +137,10 @@ class DumpFiles:
         if known is None:
             return None
         entry = self._entry - known.base if known.base <= self._entry < known.base + known.size else 0
-        return StatedId(known.debug_id, known.build_id, known.debug_name, *ELF_MACHINES[self._processor], entry)
+        stated = StatedId(known.debug_id, known.build_id, known.debug_name, *ELF_MACHINES[self._processor], entry)
+        if self._os != WINDOWS:
+            return stated
+        return replace(stated, time_stamp=known.time_stamp, image_size=known.size)
 
     def find_file(self, module: Module) -> Iterator[tuple[str, bool]]:
         """Yield candidates for the file of a crash dump's module, as (path, trusted). See model.modules.FindFiles."""
@@ -146,6 +153,8 @@ class DumpFiles:
         roots = dict.fromkeys((self._root, ""))
         if path.startswith("/"):
             yield from ((root + path, bool(root)) for root in roots)
+        elif path and self._os == WINDOWS:
+            yield from ((found, True) for found in self._windows_paths(path))
         elif path and "\\" not in path:  # Crashpad names libraries by their DT_SONAME
             for root in roots:
                 for folder in (f"/lib/{TRIPLETS[self._processor]}", "/lib64", "/lib", "/usr/lib"):
@@ -154,6 +163,17 @@ class DumpFiles:
             for root in roots:
                 yield f"{root}{BUILD_ID_DIR}/{known.build_id[:2]}/{known.build_id[2:]}", False
             yield f"{debuginfod_cache()}/{known.build_id}/executable", False
+
+    def _windows_paths(self, path: str) -> Iterator[str]:
+        """Yield names of a Windows module's file below the user's sysroot: those of a Wine prefix, of a copied drive,
+        and of a folder of modules. Windows ignores case, so names in lower case are tried, too.
+        """
+        drive, _, rest = path.replace("\\", "/").rpartition(":")
+        folders = (f"/drive_{drive.lower()}", f"/{drive}", "") if drive else ("",)
+        if self._root:
+            names = [rest.lstrip("/"), base_name(rest)]
+            for name in dict.fromkeys([*names, *(name.lower() for name in names)]):
+                yield from (f"{self._root}{folder}/{name}" for folder in folders)
 
 
 def _program(dump: CrashDump) -> DumpModule | None:

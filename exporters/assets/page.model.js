@@ -129,6 +129,7 @@ const TRUST_TITLES = {
   context: "registers (innermost frame)",
   sframe: "SFrame",
   eh_frame: ".eh_frame",
+  pdata: ".pdata",
   debug_frame: ".debug_frame",
   exidx: ".ARM.exidx",
   go: "Go's function table",

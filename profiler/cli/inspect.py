@@ -53,7 +53,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         formatter_class=HelpFormatter,
     )
     parser.add_argument(
-        "file", metavar="FILE", help="an ELF file of any architecture that pyprof knows, or a symbol file"
+        "file", metavar="FILE", help="an ELF or PE file of any architecture that pyprof knows, or a symbol file"
     )
     parser.add_argument("--rows", action="store_true", help="print the rows of the sources")
     tables = ", ".join(source for source in DEFAULT_SOURCES if source != FALLBACK)

@@ -104,6 +104,8 @@ class StatedId:
         elf_class: 32 or 64, for the dump's architecture.
         byteorder: Byte order of the dump's architecture.
         entry: Entry point of the program relative to its base, 0 if not stated.
+        time_stamp: Time stamp of a Windows module, 0 if not stated.
+        image_size: Size of a Windows module in memory in bytes, 0 if not stated.
     """
 
     debug_id: str
@@ -113,6 +115,8 @@ class StatedId:
     elf_class: int
     byteorder: str
     entry: int = 0
+    time_stamp: int = 0
+    image_size: int = 0
 
 
 @dataclass(eq=False)

@@ -56,6 +56,7 @@ class Trust(IntEnum):
     HOTSPOT = 18
     CODE = 19
     V8 = 20
+    PDATA = 21
 
     @property
     def label(self) -> str:

@@ -208,7 +208,7 @@ class ObjectFile(Protocol):
         """Return an unwind table of the object file, or None if there is none.
 
         Args:
-            name: ".eh_frame", ".eh_frame_hdr", ".debug_frame", ".sframe", ".ARM.exidx" or ".gopclntab".
+            name: ".eh_frame", ".eh_frame_hdr", ".debug_frame", ".sframe", ".ARM.exidx", ".gopclntab" or ".pdata".
 
         Raises:
             FormatError: The place of the table is stated wrongly.

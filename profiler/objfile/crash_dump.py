@@ -109,7 +109,7 @@ class DumpModule:
         base: Address of the module in the process.
         size: Size in bytes.
         path: Path, as the target names it.
-        debug_id: See StatedId; build_id and debug_name likewise.
+        debug_id: See StatedId; build_id, debug_name and time_stamp likewise.
     """
 
     base: int
@@ -118,6 +118,7 @@ class DumpModule:
     debug_id: str = ""
     build_id: str = ""
     debug_name: str = ""
+    time_stamp: int = 0
 
 
 @dataclass(frozen=True, slots=True)

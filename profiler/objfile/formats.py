@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 from pyprof.objfile.base import ObjectFile
+from pyprof.objfile.byte_source import FileSource, open_regular
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import relocate_memory_object
+from pyprof.objfile.pe import PeFile
 
 
 def open_object_file(path: str | int) -> ObjectFile:
@@ -17,7 +21,9 @@ def open_object_file(path: str | int) -> ObjectFile:
         OSError: The file cannot be opened.
         FormatError: Its format is unknown or it is broken.
     """
-    return ElfFile.open(path)
+    source = FileSource(os.dup(path) if isinstance(path, int) else open_regular(path))
+    kind = PeFile if bytes(source.read(0, 2)) == b"MZ" else ElfFile
+    return kind(source, str(path))
 
 
 def open_memory_object(data: bytes, name: str) -> ObjectFile:

@@ -25,7 +25,7 @@ from pyprof.objfile.elf.memory_image import read_build_id, read_vdso_image, rebu
 from pyprof.objfile.file_opener import Rights, current_opener
 from pyprof.objfile.mapped_file import Identity, find_bias, find_candidates, identify, is_accepted
 from pyprof.objfile.missing_file import AbsentFile
-from pyprof.objfile.pe import PeImage, find_windows_module
+from pyprof.objfile.pe import PeFile, PeImage, find_windows_module
 from pyprof.records import dataclass, field
 
 DIFFERS = "mapped_file_replaced"
@@ -107,6 +107,7 @@ class ImageStore:
         self._symbol_store = symbol_store
         self._debug_files = DebugFiles(diagnostics, debug_dirs)
         self._opened: dict[tuple[int, int, int, int], ElfFile] = {}
+        self._windows_opened: dict[tuple[int, int, int, int], PeFile] = {}
         self._proved: set[tuple[str, int, str, ElfFile]] = set()
         self._images: dict[tuple[int, Module], Image | None] = {}
         self._by_space: dict[tuple[int, int], Image | None] = {}
@@ -162,6 +163,7 @@ class ImageStore:
         before, self._images = self._images, {k: image for k, image in self._images.items() if wanted(k[0], image)}
         files: set[ObjectFile] = {image.file for image in self._images.values() if image is not None}
         self._opened = {key: elf for key, elf in self._opened.items() if elf in files}
+        self._windows_opened = {key: file for key, file in self._windows_opened.items() if file in files}
         paths = self.paths
         self._proved = {file for file in self._proved if file[3] in files and file[2] in paths}
         return {image.file for image in before.values() if image is not None} - files
@@ -180,7 +182,7 @@ class ImageStore:
         code = next((m.start for m in module.mappings if m.executable), module.start)
         at = avma if any(m.start <= avma < m.end for m in module.mappings) else code
         differs = unproved = False
-        for candidate in find_candidates(space, module, self._opened, partial(self._silent, module)):
+        for candidate in find_candidates(space, module, self._opened, partial(self._silent, module), ElfFile.open):
             bias = find_bias(module, candidate.elf, at)
             identity = Identity.DIFFERENT if bias is None else identify(space, module, candidate.elf, bias)
             file = (module.dev, module.inode, module.path, candidate.elf)
@@ -213,12 +215,29 @@ class ImageStore:
             return None
         module, stated = found
         memory = PeImage(module, stated, space.read)
-        image = self._made(Image(module, memory, module.start, space.root, from_memory=True), stated.name)
-        if image.symbols is None:
+        file, _ = self._windows_file(space, module, lambda file: file.headers.is_same_module(memory.headers))
+        if file is not None:
+            image = self._made(Image(module, file, module.start - file.min_vaddr, space.root), stated.name)
+        else:
+            image = self._made(Image(module, memory, module.start, space.root, from_memory=True), stated.name)
+        if image.symbols is None and image.file.unwind_table(".pdata") is None:
             self._diagnostics.count(NO_SYMBOLS)
             lacking = problem("windows_without_symbols", identity=stated.debug_id or "no id")
             self._diagnostics.problem(module.path, lacking)
         return image
+
+    def _windows_file(
+        self, space: AddressSpace, module: Module, is_right: Callable[[PeFile], bool]
+    ) -> tuple[PeFile | None, bool]:
+        """Return the local file of a Windows module or None, and whether the user named another one for it."""
+        differs = False
+        for candidate in find_candidates(
+            space, module, self._windows_opened, partial(self._silent, module), PeFile.open
+        ):
+            if is_right(candidate.elf):
+                return candidate.elf, False
+            differs = differs or candidate.named
+        return None, differs
 
     def _stated(self, space: AddressSpace, module: Module, avma: int, stated: StatedId) -> Image:
         """Return the object file image of a module in a crash dump.
@@ -226,7 +245,14 @@ class ImageStore:
         The image is a file with the stated identity, else the content of the dump, else only the identity.
         """
         differs = False
-        for candidate in find_candidates(space, module, self._opened, partial(self._silent, module)):
+        if stated.image_size:
+            file, differs = self._windows_file(
+                space, module, lambda file: is_stated(file, stated) or file.is_stated(stated)
+            )
+            if file is not None:
+                return self._made(Image(module, file, module.start - file.min_vaddr, space.root), stated.name)
+        silent = partial(self._silent, module)
+        for candidate in find_candidates(space, module, self._opened, silent, ElfFile.open):
             known = stated.debug_id or stated.build_id
             if is_stated(candidate.elf, stated) if known else candidate.named:
                 return self._made(Image(module, candidate.elf, module.start - candidate.elf.min_vaddr, space.root))

@@ -17,10 +17,12 @@ import struct
 from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
+from typing import Generic, TypeVar
 
 from pyprof.errors import FormatError
 from pyprof.model.modules import AddressSpace, Module, ReadMemory
 from pyprof.objfile import io_deadline
+from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
 from pyprof.objfile.elf.sections import PAGE, PT_DYNAMIC, PT_NOTE
 from pyprof.objfile.file_opener import current_opener, open_below
@@ -47,9 +49,13 @@ class Identity(Enum):
     DIFFERENT = "not the same"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """An open ELF file that may be the mapped one.
+F = TypeVar("F", bound=ObjectFile)
+F_co = TypeVar("F_co", bound=ObjectFile, covariant=True)
+
+
+@dataclass(frozen=True)
+class Candidate(Generic[F_co]):
+    """An open file that may be the mapped one.
 
     Attributes:
         elf: The file.
@@ -59,7 +65,7 @@ class Candidate:
         named: The user named the file.
     """
 
-    elf: ElfFile
+    elf: F_co
     handle: bool
     same_file: bool
     same_inode: bool
@@ -67,8 +73,12 @@ class Candidate:
 
 
 def find_candidates(
-    space: AddressSpace, module: Module, opened: dict[tuple[int, int, int, int], ElfFile], silent: Callable[[], None]
-) -> Iterator[Candidate]:
+    space: AddressSpace,
+    module: Module,
+    opened: dict[tuple[int, int, int, int], F],
+    silent: Callable[[], None],
+    open_file: Callable[[int], F],
+) -> Iterator[Candidate[F]]:
     """Yield local files that may be the file that a target has mapped, the best first.
 
     Args:
@@ -76,6 +86,7 @@ def find_candidates(
         module: The module.
         opened: Cache of open files by (device, inode, size, mtime).
         silent: Called if the file system of a candidate does not respond.
+        open_file: Opens a file of the wanted format by its descriptor. It raises FormatError for others.
     """
     for way, handle, named in _ways(space, module):
         try:
@@ -90,7 +101,7 @@ def find_candidates(
             elf = opened.get(key)
             if elf is None:
                 try:
-                    elf = opened[key] = ElfFile.open(fd)
+                    elf = opened[key] = open_file(fd)
                 except FormatError:
                     continue
                 elf.name = module.path
@@ -131,7 +142,7 @@ def _program(pid: int, inode: int) -> int:
     return fd
 
 
-def is_accepted(candidate: Candidate, identity: Identity) -> bool:
+def is_accepted(candidate: Candidate[ElfFile], identity: Identity) -> bool:
     """Return True if the candidate file certainly is the mapped file."""
     if identity is Identity.BUILD_ID:
         return True

@@ -359,9 +359,10 @@ class _Reader:
     def _modules(self, stream: _Stream) -> None:
         (count,) = stream.unpack("I", 0)
         entries = stream.entries("QIIII52xII", count, _first(stream, count, 108), MAX_RANGES, 108)
-        for base, size, _, _, name, cv_size, cv_rva in entries:
+        for base, size, _, stamp, name, cv_size, cv_rva in entries:
             record = bytes(self.source.read(cv_rva, min(cv_size, MAX_STRING)))
-            self.dump.modules += read_modules(base, size, self.string(name), record, self.dump.os)
+            modules = read_modules(base, size, self.string(name), record, self.dump.os)
+            self.dump.modules += [replace(module, time_stamp=stamp) for module in modules]
 
     def _threads(self, stream: _Stream) -> None:
         (count,) = stream.unpack("I", 0)

@@ -288,7 +288,7 @@ class Symbolizer:
             late = self._code.late_description(space, lookup)
             if late is not None:
                 return _Found(key, lookup, late.module, late.image, late.name)
-        if image is not None and not image.file.is_here:
+        if image is not None:
             module = image.module  # code that Wine copied into anonymous memory belongs to its file
         return _Found(key, lookup, module, image)
 

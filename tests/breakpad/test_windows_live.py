@@ -1,4 +1,4 @@
-"""Tests of Windows code in live processes, as under Wine: symbol files by PDB id, STACK WIN and STACK CFI."""
+"""Tests of Windows code in live processes, as under Wine: function tables, and symbol files by PDB id."""
 
 from __future__ import annotations
 
@@ -41,8 +41,31 @@ def test_stack_leads_through_windows_code_to_main(arch: str, linked: str, tmp_pa
         (thread,) = dump(program.pid, "--symbols", str(tmp_path / "symbols"))["threads"]
     frames = thread["frames"]
     assert [frame["function"] for frame in frames][: len(CHAIN)] == CHAIN
-    assert [frame["trust"] for frame in frames][1:5] == ["breakpad"] * 4
+    assert [frame["trust"] for frame in frames][1:5] == [{"x86_64": "pdata", "i386": "breakpad"}[arch]] * 4
     assert [frame["module"] for frame in frames][:4] == [str(path)] * 4
+    assert thread["end"] == "root"
+
+
+def test_symbol_file_unwinds_where_the_function_table_is_not_used(tmp_path: Path) -> None:
+    path = module("x86_64", tmp_path)
+    symbols("x86_64", path, tmp_path / "symbols")
+    with running(host("x86_64", tmp_path), str(path), LIFE) as program:
+        sources = ("--unwind", "eh_frame,breakpad,fp")
+        (thread,) = dump(program.pid, "--symbols", str(tmp_path / "symbols"), *sources)["threads"]
+    assert [frame["trust"] for frame in thread["frames"]][1:5] == ["breakpad"] * 4
+    assert thread["end"] == "root"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("linked", list(LINKED))
+def test_function_table_needs_no_symbol_file(linked: str, kept: bool, tmp_path: Path) -> None:
+    path = module("x86_64", tmp_path, *LINKED[linked])
+    with running(host("x86_64", tmp_path), str(path), LIFE) as program:
+        if not kept:
+            path.unlink()
+        (thread,) = dump(program.pid)["threads"]
+    assert [frame["trust"] for frame in thread["frames"]][1:5] == ["pdata"] * 4
+    assert [frame["function"] for frame in thread["frames"]][3:6] == ["entry", "call", "main"]  # entry is exported
     assert thread["end"] == "root"
 
 
@@ -61,9 +84,9 @@ def test_every_sample_of_a_recording_is_whole(arch: str, tmp_path: Path) -> None
 
 
 def test_module_without_a_symbol_file_is_named_with_its_id(tmp_path: Path) -> None:
-    path = module("x86_64", tmp_path)
+    path = module("i386", tmp_path)
     (tmp_path / "none").mkdir()
-    with running(host("x86_64", tmp_path), str(path), LIFE) as program:
+    with running(host("i386", tmp_path), str(path), LIFE) as program:
         to = ("-f", "collapsed", "-o", str(tmp_path / "out"), "--verbose", "--symbols", str(tmp_path / "none"))
         done = warm.run("record", "-p", str(program.pid), "-d", "0.5", *to)
     assert f"windows module without a symbol file ({identifier(path)})" in done.stderr

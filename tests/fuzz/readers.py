@@ -43,7 +43,7 @@ from pyprof.objfile.elf.memory_image import relocate_memory_object
 from pyprof.objfile.elf.sections import inflate_debugdata, inflate_section, inflate_zdebug
 from pyprof.objfile.jitdump import JitdumpReader
 from pyprof.objfile.minidump import read_microdump, read_minidump
-from pyprof.objfile.pe import PeImage, find_windows_module
+from pyprof.objfile.pe import PeFile, PeImage, find_windows_module
 from pyprof.recording.column_blocks import unpack_columns
 from pyprof.runtime_code.registered_code import code_ranges
 from pyprof.symbolize.demangle import demangle, is_harmless
@@ -58,6 +58,7 @@ from pyprof.unwind.formats.cfi.entries import CfiSection
 from pyprof.unwind.formats.gdb_jit import read_list, read_object
 from pyprof.unwind.formats.gopclntab import add_stack_switches
 from pyprof.unwind.formats.libunwind_registrations import DynReader, RegionFormat, open_table
+from pyprof.unwind.formats.pdata import open_pdata
 from pyprof.unwind.rules import FunctionRows, RegKind, RegRule, Rule
 from tests.breakpad.test_fuzz import exhaust as use_symbol_file
 from tests.jit.java_threads import exhaust as read_java_threads
@@ -112,9 +113,18 @@ def dwarf(data: bytes) -> None:
 
 
 def pe(data: bytes) -> None:
+    """Read a Windows module in memory and in a file, its names and its function table."""
     found = find_windows_module(space(data), BASE + 0x1000)
     if found is not None:
         _ = PeImage(*found, space(data).read).section_list
+    with suppress(FormatError):
+        file = PeFile.from_bytes(data, "fuzz")
+        read_symbol_sources(file, lambda: None)
+        source = open_pdata(file, X86_64, Diagnostics())
+        if source is not None:
+            for start in source.extents()[0][:_MAX_PLACES].tolist():
+                with suppress(FormatError):
+                    source.function_at(start)
 
 
 def breakpad(data: bytes) -> None:

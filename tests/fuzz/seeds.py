@@ -35,6 +35,7 @@ from tests.jit.js_engine import image as js_engine_image
 from tests.jit.test_libunwind_list import INFO, LIST, REGION, with_procedure
 from tests.minidump.test_fuzz import seed as dump
 from tests.objfile.live import library, where
+from tests.objfile.test_pe import MADE as WINDOWS_MODULE
 from tests.objfile.test_pe import headers
 from tests.perf.test_records import sample
 from tests.recording.fuzzed import seed as blocks
@@ -109,7 +110,7 @@ def seeds() -> Mapping[str, list[bytes]]:
         "elf": [*programs()],
         "symbol_tables": [*programs()],
         "dwarf": [*programs()],
-        "pe": [headers(), headers(0x14C)],
+        "pe": [headers(), headers(0x14C), WINDOWS_MODULE],
         "breakpad": [b"\0" + (HEAD + SMALL).encode(), b"\0" + symbol_text()],
         "core": [core()],
         "minidump": [dump("windows")[0]],

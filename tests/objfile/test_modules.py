@@ -40,7 +40,7 @@ def test_of_thousands_of_mappings_of_a_file_a_few_are_opened_and_compared(monkey
     monkeypatch.setattr("pyprof.objfile.file_opener._current", Counting())
     space = AddressSpace(0, os.getpid(), 0, mappings, zeros, "/nowhere", image=ProgramImage())
     (module,) = space.modules
-    for candidate in find_candidates(space, module, {}, lambda: None):
+    for candidate in find_candidates(space, module, {}, lambda: None, ElfFile.open):
         identify(space, module, candidate.elf, 0)
     assert 0 < len(opened) <= 16
     assert 0 < len(read) <= 256

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
-from pyprof.model.modules import AddressSpace, Mapping
-from pyprof.objfile.pe import PeImage, find_windows_module
+from pyprof.model.modules import AddressSpace, Mapping, StatedId
+from pyprof.objfile.pe import PeFile, PeImage, find_windows_module
+from pyprof.records import replace
+from pyprof.symbolize.elf_symtab import read_symbol_rows, read_symbol_sources
+from tests.unwind.windows_module import BASE as MODULE_BASE
+from tests.unwind.windows_module import TEXT, XDATA, windows_module
 
 BASE, SIZE = 0x1_8000_0000, 0x5000
 GUID = bytes(range(16))
@@ -18,7 +25,7 @@ GUID = bytes(range(16))
 def headers(machine: int = 0x8664, *, debug: bool = True, size: int = SIZE) -> bytes:
     wide = machine in (0x8664, 0xAA64)
     optional = struct.pack("<H", 0x20B if wide else 0x10B).ljust(56, b"\0") + struct.pack("<I", size)
-    optional = optional.ljust(112 if wide else 96, b"\0") + bytes(48)
+    optional = optional.ljust(108 if wide else 92, b"\0") + struct.pack("<I", 16) + bytes(48)
     optional += struct.pack("<II", 0x400 if debug else 0, 28)
     coff = struct.pack("<HHIIIHH", machine, 3, 0, 0, 0, 240, 0x2022)
     head = b"MZ".ljust(60, b"\0") + struct.pack("<I", 0x80)
@@ -119,6 +126,64 @@ def test_module_has_the_sections_that_stay_in_memory() -> None:
     assert bytes(made.section(".text") or b"") == b"\x90" * 0x1800
     assert made.section(".eh_frame") is None
     assert made.unwind_table(".eh_frame") is None
+
+
+EXPORTED = {"b_second": TEXT + 16, "a_first": TEXT}
+SYMBOLS = {"short": TEXT, "a_name_of_more_than_8_letters": TEXT + 16, "leaf": TEXT + 40}
+FUNCTIONS = ((TEXT, TEXT + 12, XDATA), (TEXT + 16, TEXT + 32, XDATA))
+MADE = windows_module(b"\x90" * 64, FUNCTIONS, b"\1\0\0\0", EXPORTED, SYMBOLS)
+
+
+def named(file: PeFile, table: str, strings: str) -> dict[str, tuple[int, int]]:
+    """Return (offset in .text, size) of each symbol by name."""
+    rows = read_symbol_rows(file, table, strings)
+    assert rows is not None
+    texts = [bytes(rows.strings[at:]).split(b"\0")[0].decode() for at in rows.name.tolist()]
+    places = zip(rows.start.tolist(), rows.size.tolist(), strict=True)
+    return {text: (start - MODULE_BASE - TEXT, size) for text, (start, size) in zip(texts, places, strict=True)}
+
+
+def test_file_has_its_sections_and_names() -> None:
+    file = PeFile.from_bytes(MADE, "made")
+    assert (file.arch, file.min_vaddr, file.is_here, file.missing) == (X86_64, MODULE_BASE, True, 0)
+    assert bytes(file.at_svma(MODULE_BASE + TEXT + 60, 16)) == b"\x90" * 4
+    assert named(file, ".symtab", ".strtab") == {
+        "short": (0, 12),
+        "a_name_of_more_than_8_letters": (16, 16),
+        "leaf": (40, windows_module_size() - TEXT - 40),
+    }
+    assert named(file, ".dynsym", ".dynstr") == {"a_first": (0, 12), "b_second": (16, 16)}
+    assert file.named_symbols([b"a_first", b"none"]) == {b"a_first": MODULE_BASE + TEXT}
+
+
+def windows_module_size() -> int:
+    return PeFile.from_bytes(MADE, "made").headers.image_size
+
+
+def test_file_without_a_pdb_is_known_by_time_stamp_and_size() -> None:
+    file = PeFile.from_bytes(MADE, "made")
+    stated = StatedId("", "", "made.exe", 62, 64, "little", 0, 0x1234, windows_module_size())
+    assert file.is_stated(stated)
+    assert not file.is_stated(replace(stated, time_stamp=0x1235))
+    assert not file.is_stated(replace(stated, image_size=0x1000))
+    nameless = PeFile.from_bytes(windows_module(b"", (), b"", time_stamp=0), "made")
+    assert not nameless.is_stated(replace(stated, time_stamp=0))
+
+
+@pytest.mark.parametrize("size", [0, 2, 63, 0x84, 0x90, 0x100])
+def test_file_that_ends_in_its_headers_is_an_error(size: int) -> None:
+    with pytest.raises(FormatError):
+        PeFile.from_bytes(MADE[:size], "made")
+
+
+@given(st.lists(st.tuples(st.integers(0, len(MADE)), st.binary(min_size=1, max_size=8)), max_size=6))
+def test_hostile_file_gives_symbols_or_an_error(changes: list[tuple[int, bytes]]) -> None:
+    content = bytearray(MADE)
+    for at, data in changes:
+        content[at : at + len(data)] = data
+    with suppress(FormatError):
+        file = PeFile.from_bytes(bytes(content), "made")
+        read_symbol_sources(file, lambda: None)
 
 
 def test_section_past_the_end_of_the_module_ends_with_it() -> None:
