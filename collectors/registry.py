@@ -39,7 +39,7 @@ COLLECTORS: tuple[CollectorSpec, ...] = (
     CollectorSpec(
         "bpf",
         "a program in the kernel takes the samples, Python functions included; only threads with stacks of over "
-        "256 KB are stopped",
+        "1 MB are stopped",
         kernel=True,
         wakers=True,
     ),

@@ -30,7 +30,7 @@ TEXT_WORDS = 32
 LABEL_NAME = 64
 """Number of bytes of a label's name in a text of a record, which its value follows."""
 PAGE = 4096
-MOST_STACK = 256 << 10
+MOST_STACK = 1 << 20
 STACK_SLACK = 256
 
 LAYOUT = struct.Struct("=20IQ22I")

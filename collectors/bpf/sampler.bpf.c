@@ -946,7 +946,7 @@ static long next_naming(u32 index, void *context)
 		if (!frame && walk->searched++)
 			return 1; /* it may have been left, and nothing is written over it yet */
 		if (!frame) {
-			loop(MOST_STACK / 8, next_word, &space, 0);
+			loop(MOST_SEARCHED / 8, next_word, &space, 0);
 			return 0;
 		}
 		if (frame == walk->calls || probe_read_user(space->window, CALLED, (void *)(frame + 8)))
@@ -1078,7 +1078,7 @@ static __attribute__((noinline)) void take_waiting(struct scratch_space *space, 
 	walk->heap = process->heap;
 	if (!walk->mark)
 		return;
-	loop(MOST_STACK / WINDOW + 1, next_marks, &space, 0);
+	loop(MOST_SEARCHED / WINDOW + 1, next_marks, &space, 0);
 	loop(MOST_ENTRIES, next_entry, &space, 0);
 }
 
@@ -1183,7 +1183,7 @@ static __attribute__((noinline)) void take_named(struct scratch_space *space)
 	walk->inner = space->anchors[anchors - 1 & (MOST_ANCHORS - 1)].address;
 	if (!on_stack(walk, walk->inner))
 		return;
-	loop(MOST_STACK / WINDOW + 1, next_linkings, &space, 0);
+	loop(MOST_SEARCHED / WINDOW + 1, next_linkings, &space, 0);
 	loop(MOST_ENTRIES, next_named, &space, 0);
 }
 
@@ -1220,7 +1220,7 @@ inline_ void seek(struct scratch_space *space, struct process *process, u64 sp, 
 	if (first >= MOST_FRAMES || walk->broken)
 		return;
 	walk->stack = sp;
-	walk->stack_end = end - sp > MOST_STACK ? sp + MOST_STACK : end;
+	walk->stack_end = end - sp > MOST_SEARCHED ? sp + MOST_SEARCHED : end;
 	walk->entries = 0;
 	walk->frames = first;
 	if (space->layout.seeks == SEEKS_ENTRIES)

@@ -12,7 +12,8 @@ typedef long long s64;
 
 #define PAGE 4096
 #define WINDOW 2048             /* bytes before a frame of an interpreter that are read with it */
-#define MOST_STACK (256 << 10)   /* bytes of a stack that a record holds */
+#define MOST_STACK (1 << 20)    /* bytes of a stack that a record holds */
+#define MOST_SEARCHED (256 << 10) /* bytes of a stack that are searched for frames that wait on it */
 #define STACK_BEGINNING (8 << 10) /* where a longer one began, this is copied, too: a frame may be larger than a record (alloca) */
 #define UNKNOWN_STACK (64 << 10) /* the same, of a thread whose stack's end is not known */
 #define MOST_FRAMES 1024         /* of an interpreter, in a record */

@@ -17,7 +17,7 @@ from pyprof.model.interpreter_frame_reading import FrameOffsets
 from tests.bpf.user_space import UserSpace
 
 PID = 4711
-HEAP, HEAP_BYTES = 0x5555_0000_0000, 1 << 20
+HEAP, HEAP_BYTES = 0x5555_0000_0000, 2 << 20
 STACK, STACK_BYTES = 0x7FFF_F000_0000, 1 << 18
 FREE = HEAP + 0x20000
 """Address of the unused part of the heap. Runtime, interpreter and thread state lie below it."""

@@ -38,7 +38,7 @@ def test_registers_are_those_of_user_mode(in_kernel: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "size"), [(0, MOST_STACK), (100_000, 100_000), (300_000, MOST_STACK), (1 << 20, MOST_STACK)]
+    ("limit", "size"), [(0, MOST_STACK), (100_000, 100_000), (300_000, 300_000), (2 << 20, MOST_STACK)]
 )
 def test_of_a_long_stack_as_much_is_copied_as_is_wanted(limit: int, size: int) -> None:
     process = MadeProcess(12)
