@@ -26,7 +26,7 @@ from bench.tools import run
 if TYPE_CHECKING:
     from pyprof.model.sample_batch import SampleBatch
     from pyprof.model.walk import Walk
-    from pyprof.session.pipeline.stack_interning import Walker
+    from pyprof.session.pipeline.batch_to_stacks import Walker
 
 RATE, SECONDS, WARM = 2000.0, 8.0, 1
 """Sampling rate in Hz, duration, and number of batches before the measurement: tables are read when a pc first needs

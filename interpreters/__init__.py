@@ -8,5 +8,5 @@ function_numbers   The functions of interpreters that a recording has seen
 goroutine_offsets  The offsets that lead from a thread of a Go program to its goroutine
 registry           The list of supported interpreters and of runtimes that are only detected, and objects that combine
                    all of them
-ruby               Ruby (CRuby): detected only, its functions are not read
+ruby_detection     Ruby (CRuby): detected only, its functions are not read
 """

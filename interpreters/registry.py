@@ -15,7 +15,7 @@ from pyprof.interpreters.base import Detected, Interpreter, InterpreterContext, 
 from pyprof.interpreters.cpython.interpreter import CPython
 from pyprof.interpreters.function_numbers import NamedCode
 from pyprof.interpreters.goroutine_offsets import GoroutineFinder
-from pyprof.interpreters.ruby import Ruby
+from pyprof.interpreters.ruby_detection import Ruby
 from pyprof.model.interpreter_frame_reading import (
     FrameOffsets,
     FrameReadPlan,

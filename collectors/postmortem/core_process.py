@@ -2,7 +2,7 @@
 
 Files on this machine also supply what the core's memory lacks. Candidates for a module, best first: the user's choice
 (--exe for the program, --sysroot for all), a file with the same build ID, the same path on this machine.
-objfile.mapped_file decides which of them was mapped.
+objfile.mapped_file_search decides which of them was mapped.
 
 The mappings come from NT_FILE or from the dynamic loader's list. They are named as in /proc/PID/maps. Device and inode
 are synthetic: one number for each path, so that the mappings of one file belong together.
@@ -47,7 +47,7 @@ from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import find_bias_by_headers, read_build_id, read_headers
 from pyprof.objfile.elf.sections import PAGE, PT_DYNAMIC, PT_INTERP
 from pyprof.objfile.file_opener import debuginfod_cache, open_below
-from pyprof.objfile.mapped_file import find_bias, find_candidates, identify, is_accepted, is_same_dynamic_table
+from pyprof.objfile.mapped_file_search import find_bias, find_candidates, identify, is_accepted, is_same_dynamic_table
 from pyprof.objfile.target_memory_reader import LinkedObject, find_debug_address, read_linked_objects, read_string
 from pyprof.records import dataclass, field, replace
 

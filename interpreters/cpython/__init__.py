@@ -3,6 +3,7 @@
 asyncio_tasks             asyncio tasks that await the running task, read from the target or from rows of the BPF
                           program
 bpf_frame_rows            Decoder of the frames that the BPF program has copied, and the offsets that the program needs
+checked_runtime           A CPython runtime that was checked against the live process: layout, interpreters, threads
 code_objects              Code objects: their names, their line tables, and a cache of those that no stop has to read
 debug_offsets             _PyRuntime: the search for its address, and the table of offsets at its start (CPython 3.13
                           and later)
@@ -20,7 +21,6 @@ interpreter               CPython as an interpreters.base.Interpreter
 layout                    Offsets of the CPython structures that the profiler reads, by version and build
 objects                   Reads of words, Python objects and local variables in another process. All reads are bounded
 process                   The CPython of one process: it finds the runtime, lists threads, and reads frames
-runtime_state             A CPython runtime that was checked against the live process: layout, interpreters, threads
 stop_snapshot             The data that one stop copies of a Python thread: frames, chunks of its data stack, and memory
                           that is read ahead
 threads                   Thread states of one CPython by the kernel's tid, and the names that Python gave to threads

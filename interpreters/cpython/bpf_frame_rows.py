@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout, ThreadRows, append_coroutines, await_offsets
+from pyprof.interpreters.cpython.checked_runtime import PTHREAD_TID, Runtime
 from pyprof.interpreters.cpython.code_objects import CodeReader
 from pyprof.interpreters.cpython.frame_copier import ENTRY_OWNER
 from pyprof.interpreters.cpython.frame_reader import LOST, ChainCache, row_keys, row_states
@@ -25,7 +26,6 @@ from pyprof.interpreters.cpython.frames_by_evaluator_call import sort_runs
 from pyprof.interpreters.cpython.greenlet_cframes import WaitingRows
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.objects import CopiedMemory, Memory, Text, Unreadable
-from pyprof.interpreters.cpython.runtime_state import PTHREAD_TID, Runtime
 from pyprof.interpreters.function_numbers import UNREAD, FunctionTable, next_chain_number
 from pyprof.model.interpreter_frame_reading import FrameOffsets, FrameRows, KernelReader, ThreadPlace
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState

@@ -2,7 +2,7 @@
 
 Versions insert fields in the middle, so each minor version has its full list of fields here. Source:
 Include/internal/pycore_debug_offsets.h (3.14, 3.15), pycore_runtime.h (3.13). Offsets that the table lacks come from
-the headers (offsetof). runtime_state.py checks all of them against the process.
+the headers (offsetof). checked_runtime.py checks all of them against the process.
 
 _PyRuntime is searched in the program or a library of a process, by symbol or section. The input is an address space and
 the symbols of its files. The output is a Located, or None if no module holds a runtime. Stripped files keep _PyRuntime

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 
 from pyprof.interpreters.base import NotBegun
+from pyprof.interpreters.cpython.checked_runtime import Runtime, UnreadRuntime, UnsettledRuntime, open_runtime
 from pyprof.interpreters.cpython.debug_offsets import WANTED, Located, find_old_python, list_candidates, locate_in_file
 from pyprof.interpreters.cpython.objects import Memory
-from pyprof.interpreters.cpython.runtime_state import Runtime, UnreadRuntime, UnsettledRuntime, open_runtime
 from pyprof.interpreters.detection_symbols import KnownSymbols, find_anchor
 from pyprof.model.modules import VDSO, AddressSpace, Module
 from pyprof.records import replace

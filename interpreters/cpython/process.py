@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from pyprof.interpreters.base import InterpreterContext
+from pyprof.interpreters.cpython.checked_runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.detection import CPythonFileCache, RuntimeFinder
 from pyprof.interpreters.cpython.objects import make_gather
-from pyprof.interpreters.cpython.runtime_state import PyThread, Runtime
 from pyprof.interpreters.cpython.threads import PythonThreadNames, ThreadList, ThreadNameTable
 from pyprof.model.interpreter_frame_reading import FrameReadPlan, Gather, KernelReader
 from pyprof.model.interpreter_frames import Chain, FunctionPlace

@@ -46,7 +46,7 @@ COMMANDS = {
     "server": "pyprof.fleet.cli.server",
     "demo-fleet": "pyprof.fleet.cli.demo_fleet",
     "doctor": "pyprof.cli.doctor",
-    "inspect": "pyprof.cli.inspect",
+    "inspect": "pyprof.cli.inspect_unwind_tables",
     "symbols": "pyprof.cli.symbols",
     "completion": "pyprof.cli.completion",
 }

@@ -16,7 +16,7 @@ from pyprof.model.profile import Profile
 from pyprof.records import dataclass
 from pyprof.symbolize.resymbolize import Places
 from pyprof.symbolize.source_files import SourceFiles
-from pyprof.tools.worker_tasks import CodeOf, FunctionCode
+from pyprof.tools.report_tasks import CodeOf, FunctionCode
 
 _AROUND = 3
 """Number of source lines or instructions that are shown before and after one with samples."""

@@ -13,8 +13,8 @@ marker_frames              Frames without code: markers of what is missing, kern
 modules                    Address spaces: the lines of /proc/PID/maps and the modules behind them
 pause_histogram            Histogram of pause lengths, which needs constant memory
 profile                    A finished profile: an immutable value with everything that an exporter needs
-reason                     A reason why something is lost, skipped, truncated or refused, as a value
 reason_table               The table of reasons: everything that is lost, skipped, truncated or refused
+reason_type                A reason why something is lost, skipped, truncated or refused, as a value
 reasons                    Reasons by name: the meaning of counters, ends of stacks, refusals, problems of files
 sample_batch               Batches of samples in columns
 secret_text                Redacts passwords and tokens in text, by the names that they have

@@ -6,7 +6,7 @@ appear in /healthz.
 
 from __future__ import annotations
 
-from pyprof.model.reason import Reason, Stage
+from pyprof.model.reason_type import Reason, Stage
 
 # fmt: off
 PUSH = (

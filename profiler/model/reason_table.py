@@ -9,7 +9,7 @@ reasons.py has the reasons whose text has arguments.
 
 from __future__ import annotations
 
-from pyprof.model.reason import Reason, Stage
+from pyprof.model.reason_type import Reason, Stage
 
 # fmt: off
 ENDS = (

@@ -14,7 +14,7 @@ from pyprof.diagnostics import Problem
 from pyprof.errors import PyprofError
 from pyprof.model import reason_table
 from pyprof.model.fleet_reasons import PUSH
-from pyprof.model.reason import Reason, Stage
+from pyprof.model.reason_type import Reason, Stage
 from pyprof.records import dataclass, replace
 
 _ELSEWHERE = "name the program by --exe FILE, the target's files by --sysroot DIR"

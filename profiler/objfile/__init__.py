@@ -14,7 +14,7 @@ gopclntab             The function table that Go's linker writes into every prog
 io_deadline           File operations with a timeout, for file systems that do not respond
 jitdump               A reader of jitdump files
 loaded_images         The object file behind an address: proved to be the mapped one, with its load bias
-mapped_file           Search for the local file that the target has mapped
+mapped_file_search    Search for the local file that the target has mapped
 minidump              Minidumps and microdumps: crash dumps of Windows, Breakpad and Crashpad
 missing_file          The object file of a module whose file is missing
 pe                    Windows modules that Wine has mapped, read from memory

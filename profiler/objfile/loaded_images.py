@@ -23,7 +23,7 @@ from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import read_build_id, read_vdso_image, rebuild_image
 from pyprof.objfile.file_opener import Rights, current_opener
-from pyprof.objfile.mapped_file import Identity, find_bias, find_candidates, identify, is_accepted
+from pyprof.objfile.mapped_file_search import Identity, find_bias, find_candidates, identify, is_accepted
 from pyprof.objfile.missing_file import AbsentFile
 from pyprof.objfile.pe import PeFile, PeImage, find_windows_module
 from pyprof.records import dataclass, field

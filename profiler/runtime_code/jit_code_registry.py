@@ -75,7 +75,7 @@ class _BoundFrames:
 class RuntimeCode:
     """Descriptions of JIT code in all processes of a recording.
 
-    Implements unwind.module_sources.RuntimeRules, pipeline.stack_interning.CodeBinder and
+    Implements unwind.module_sources.RuntimeRules, pipeline.batch_to_stacks.CodeBinder and
     symbolize.symbolizer.DescribedCode.
     """
 

@@ -33,8 +33,8 @@ from pyprof.options import (
 )
 from pyprof.records import replace
 from pyprof.session.pipeline.interpreter_readers import Runtimes, runs_python
-from pyprof.session.process_costs import UnfollowedChildren
 from pyprof.session.recording import Recorded, Recording
+from pyprof.session.unfollowed_children import UnfollowedChildren
 from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient
 from pyprof.session.worker.messages import NamingOptions
 from pyprof.session.worker.sampler_loop import Sampling

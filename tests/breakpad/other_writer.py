@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from pyprof.tools.breakpad_writer import SymbolWriter
-from pyprof.tools.unwind_inspection import Inspection, SymbolInspection, find_differences
+from pyprof.tools.unwind_table_inspection import Inspection, SymbolInspection, find_differences
 
 
 def functions(path: Path) -> set[tuple[str, ...]]:

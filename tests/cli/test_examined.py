@@ -21,7 +21,7 @@ from pyprof.objfile.loaded_images import ImageStore
 from pyprof.runtime_code.jit_code_registry import RuntimeCode
 from pyprof.session.worker import worker_process
 from tests import warm
-from tests.cli.test_inspect import SOURCE
+from tests.cli.test_inspect_unwind_tables import SOURCE
 from tests.support import missing, need
 
 pytestmark = pytest.mark.system

@@ -23,10 +23,10 @@ from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.bpf_frame_rows import FrameRowReader, hash_words, head_words
+from pyprof.interpreters.cpython.checked_runtime import Runtime, UnreadRuntime, open_runtime
 from pyprof.interpreters.cpython.detection import CPythonFileCache
 from pyprof.interpreters.cpython.objects import Memory, make_gather
 from pyprof.interpreters.cpython.process import PythonProcess
-from pyprof.interpreters.cpython.runtime_state import Runtime, UnreadRuntime, open_runtime
 from pyprof.interpreters.cpython.threads import PythonThreadNames
 from pyprof.interpreters.detection_symbols import FoundSymbols, KnownSymbols, Wanted, read_symbols
 from pyprof.interpreters.function_numbers import FunctionTable

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from pyprof.interpreters.cpython.runtime_state import PyThread
+from pyprof.interpreters.cpython.checked_runtime import PyThread
 from pyprof.interpreters.cpython.stop_snapshot import ReadHints
 from pyprof.interpreters.cpython.threads import KnownThread, PythonThreadNames, ThreadList, ThreadNameTable
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace
-from pyprof.runtime_code.v8.engine import V8Engine
 from pyprof.runtime_code.v8.heap import NEEDED
-from pyprof.runtime_code.v8.rules import V8FrameRules
+from pyprof.runtime_code.v8.js_frames import V8Engine
+from pyprof.runtime_code.v8.unwind_rules import V8FrameRules
 from tests.jit.memory import Memory
 
 BASE = 0x100000

@@ -12,8 +12,8 @@ from pyprof.collectors.linux import procfs
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.runtime_code.hotspot.code_cache import STUB_LIST
+from pyprof.runtime_code.hotspot.java_frames import JavaVm
 from pyprof.runtime_code.hotspot.methods import show_class
-from pyprof.runtime_code.hotspot.vm import JavaVm
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
 from tests.jit.java_ladder import MAIN, MODES, PROGRAM, compile_ladder, impossible_calls, ladder, own
 from tests.live.support.recording import Recording, dump, record, running

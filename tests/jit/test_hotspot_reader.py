@@ -18,9 +18,9 @@ from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.hotspot.code_cache import Blob, read_stubs
+from pyprof.runtime_code.hotspot.managed_runtime import HotspotCode
 from pyprof.runtime_code.hotspot.methods import read_unsigned5, show_class
-from pyprof.runtime_code.hotspot.rules import Codelet, FrameRules
-from pyprof.runtime_code.hotspot.source import HotspotCode
+from pyprof.runtime_code.hotspot.unwind_rules import Codelet, FrameRules
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS, VmMemory
 from pyprof.unwind.rule_text import describe_rule
 from pyprof.unwind.rules import FunctionRows

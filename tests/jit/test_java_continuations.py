@@ -9,7 +9,7 @@ import pytest
 from pyprof.model.arch import X86_64
 from pyprof.model.walk import StackEnd, Trust
 from pyprof.runtime_code.hotspot.code_cache import Blob
-from pyprof.runtime_code.hotspot.rules import FrameRules
+from pyprof.runtime_code.hotspot.unwind_rules import FrameRules
 from pyprof.unwind.dwarf_expressions import Budget
 from pyprof.unwind.interned_rules import KnownRule
 from pyprof.unwind.rule_text import describe_rule

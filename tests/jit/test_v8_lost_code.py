@@ -10,7 +10,7 @@ from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.runtime_code.base import CodeScan
-from pyprof.runtime_code.v8.source import V8Code
+from pyprof.runtime_code.v8.managed_runtime import V8Code
 from tests.jit.js_engine import BASE, MadeHeap
 from tests.jit.memory import Memory
 from tests.unwind.made_stacks import MadeLane, batch_of

@@ -13,8 +13,8 @@ from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.runtime_code.base import CodeScan
-from pyprof.runtime_code.v8.engine import UNREAD
-from pyprof.runtime_code.v8.source import MIN_REST_NS, V8Code
+from pyprof.runtime_code.v8.js_frames import UNREAD
+from pyprof.runtime_code.v8.managed_runtime import MIN_REST_NS, V8Code
 from pyprof.runtime_code.v8.stack_calls import find_calls
 from tests.jit.js_engine import BASE, BASELINE, CODE, MadeHeap
 from tests.jit.memory import Memory

@@ -10,8 +10,8 @@ import pytest
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
-from pyprof.runtime_code.v8.engine import UNREAD
-from pyprof.runtime_code.v8.rules import V8FrameRules
+from pyprof.runtime_code.v8.js_frames import UNREAD
+from pyprof.runtime_code.v8.unwind_rules import V8FrameRules
 from pyprof.unwind.rule_text import describe_rule
 from pyprof.unwind.rules import FunctionRows
 from tests.jit.js_engine import BASE, BASELINE, CODE, OPTIMIZED, MadeHeap, exhaust, image

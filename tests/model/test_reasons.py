@@ -23,7 +23,7 @@ from pyprof.fleet.agent.control_socket import ControlRefused
 from pyprof.fleet.wire.push_responses import LATER, REFUSED
 from pyprof.model.fleet_reasons import ASKS
 from pyprof.model.interpreter_frames import PARTIAL
-from pyprof.model.reason import Reason
+from pyprof.model.reason_type import Reason
 from pyprof.model.reasons import (
     COUNTERS,
     ENDS,

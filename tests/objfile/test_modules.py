@@ -11,7 +11,7 @@ import pytest
 from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, group_modules
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.file_opener import Opener
-from pyprof.objfile.mapped_file import Identity, find_candidates, identify
+from pyprof.objfile.mapped_file_search import Identity, find_candidates, identify
 
 LIB = ("08:01", 7, "/lib/a.so")
 ANON = ("00:00", 0, "")

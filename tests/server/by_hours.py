@@ -18,8 +18,8 @@ from pyprof.fleet.server.authorization import Refused
 from pyprof.fleet.server.ingest.segment_rows import HOUR_NS, SegmentRows, rows_of
 from pyprof.fleet.server.ingest.stack_caches import StoredStackCache
 from pyprof.fleet.server.query import query_api
+from pyprof.fleet.server.query.profile_queries import RunningQuery
 from pyprof.fleet.server.query.sample_selection import selection
-from pyprof.fleet.server.query.sql_queries import RunningQuery
 from pyprof.fleet.server.store import sql_engine, table_blocks
 from pyprof.fleet.server.store import sql_engine as engine_of
 from pyprof.fleet.server.store.database import Store

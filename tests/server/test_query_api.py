@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from pyprof.fleet.server.query import query_api
-from pyprof.fleet.server.query.sql_queries import ClientQueries
+from pyprof.fleet.server.query.profile_queries import ClientQueries
 from pyprof.model.analysis.confidence_interval import SamplingBasis
 from pyprof.model.profile import Profile
 from tests.exporters.profiles import golden

@@ -23,8 +23,8 @@ from pyprof.model.stacks import FrameKey, Merge, StackTable
 from pyprof.model.walk import StackEnd, Trust, Walk
 from pyprof.options import UnwindOptions
 from pyprof.session.pipeline import interpreter_merge
+from pyprof.session.pipeline.batch_to_stacks import Interning
 from pyprof.session.pipeline.interpreter_merge import ChainMerger
-from pyprof.session.pipeline.stack_interning import Interning
 from pyprof.session.session import Session
 from tests.replay.batch_log import ReplayCollector
 from tests.replay.playing import LOGS, unpacked

@@ -23,9 +23,9 @@ from pyprof.model.thread_identity import Labels
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import field_names, replace
 from pyprof.session.pipeline import window_rows
+from pyprof.session.pipeline.batch_to_stacks import Interning
 from pyprof.session.pipeline.profile_assembly import amounts, limit_to_window, list_threads
 from pyprof.session.pipeline.sample_windows import CLIPPED, Clock, Recorder, Window, WindowPosition
-from pyprof.session.pipeline.stack_interning import Interning
 
 STOPPED, BLOCKED, UNCHANGED = SampleKind.STOPPED, SampleKind.BLOCKED, SampleKind.UNCHANGED
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from pyprof.session.process_costs import UnfollowedChildren
+from pyprof.session.unfollowed_children import UnfollowedChildren
 
 pytestmark = pytest.mark.live
 

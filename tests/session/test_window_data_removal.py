@@ -32,8 +32,8 @@ from pyprof.model.modules import AddressSpace, ProgramImage
 from pyprof.objfile.base import ObjectFile
 from pyprof.options import UnwindOptions
 from pyprof.records import replace
+from pyprof.session.own_resources import OwnHeap
 from pyprof.session.pipeline.sample_windows import Window
-from pyprof.session.process_costs import OwnHeap
 from pyprof.session.session import MAX_CACHED_WINDOWS, Session
 from pyprof.session.worker.message_codec import BY_PID, Unpacker, _SpaceFacts
 from pyprof.session.worker.messages import ProcessUpdate

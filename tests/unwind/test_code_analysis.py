@@ -19,10 +19,10 @@ from pyprof.objfile.formats import open_object_file
 from pyprof.options import UnwindOptions
 from pyprof.unwind.code_analysis.code_rules import CodeRules, make_rule
 from pyprof.unwind.code_analysis.frame_state import LOST, make_row
-from pyprof.unwind.code_analysis.function_code import Code
+from pyprof.unwind.code_analysis.function_bounds import Code
 from pyprof.unwind.code_analysis.function_index import FunctionIndex
 from pyprof.unwind.code_analysis.function_states import FunctionStates
-from pyprof.unwind.code_analysis.state_proof import keep_proved
+from pyprof.unwind.code_analysis.states_after_calls import keep_proved
 from pyprof.unwind.code_analysis.x86_flow import analyse
 from pyprof.unwind.module_sources import open_sources
 from pyprof.unwind.native_walk import find_library

@@ -17,7 +17,7 @@ from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile, Segment
 from pyprof.records import dataclass
 from pyprof.unwind.code_analysis.frame_state import AT_CFA, AT_POINTER, NOT_KNOWN, FrameRow
-from pyprof.unwind.code_analysis.function_code import (
+from pyprof.unwind.code_analysis.function_bounds import (
     Code,
     called_function,
     called_slot,
@@ -28,7 +28,7 @@ from pyprof.unwind.code_analysis.function_code import (
 from pyprof.unwind.code_analysis.function_index import FunctionIndex
 from pyprof.unwind.code_analysis.function_states import Run
 from pyprof.unwind.code_analysis.native_flow import MAX_SIZE, NativeFlow, drop_memory
-from pyprof.unwind.code_analysis.state_proof import PythonFlow
+from pyprof.unwind.code_analysis.states_after_calls import PythonFlow
 from pyprof.unwind.code_analysis.x86_instructions import CALLEE_SAVED, decode
 from pyprof.unwind.dwarf_expressions import encode_deref, encode_plus, encode_plus_register, encode_register_plus
 from pyprof.unwind.native_walk import find_library

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pyprof.model.arch.x86_instructions import LONGEST
 from pyprof.records import dataclass, field
 from pyprof.unwind.code_analysis.frame_state import FrameRow, FrameState, make_row
-from pyprof.unwind.code_analysis.function_code import Code, end_of_padding
+from pyprof.unwind.code_analysis.function_bounds import Code, end_of_padding
 
 
 class InstructionState(NamedTuple):

@@ -32,7 +32,7 @@ from pyprof.unwind.code_analysis.frame_state import (
     with_value,
     without_values,
 )
-from pyprof.unwind.code_analysis.function_code import (
+from pyprof.unwind.code_analysis.function_bounds import (
     Code,
     called_slot,
     end_of_padding,

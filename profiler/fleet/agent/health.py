@@ -20,7 +20,7 @@ from pyprof.collectors.linux.children import find_descendants
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters.encoding import dump_json
 from pyprof.fleet.agent.metrics import ACCURACY, Gauge, Metrics, PushNumber
-from pyprof.fleet.wire.metric_format import CONTENT_TYPE
+from pyprof.fleet.wire.metric_kind import CONTENT_TYPE
 from pyprof.fleet.wire.push_responses import LATER
 from pyprof.model.fleet_reasons import CONDITIONS
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from pyprof.fleet.agent.control_socket import OUTCOMES
 from pyprof.fleet.agent.spool import REASONS
-from pyprof.fleet.wire.metric_format import MetricKind
+from pyprof.fleet.wire.metric_kind import MetricKind
 from pyprof.model.analysis.confidence_interval import profile_basis, sampling_basis
 from pyprof.model.fleet_reasons import CONDITIONS
 from pyprof.model.profile import Profile

@@ -6,10 +6,11 @@ be rebuilt.
 
 authorization   Authorization: each tenant has tokens for reading and writing
 config          The configuration: TOML in, checked values out
+health_checks   The server's health checks: the disk takes segments, the database answers
 http_app        The HTTP interface: routes, limits, refusals
 ingest/         The way of a segment into the server: it is received, stored as a file, converted to rows, and indexed
 lifecycle       A server from its configuration: everything opened in order, and closed
-metrics         The server's metrics in the Prometheus text format, and its health checks
+metrics         The server's metrics in the Prometheus text format
 query/          Queries over the database, and their responses as JSON or profiles
 request_limits  Limits for requests: time and size of headers, rate of large bodies, number of sets of labels
 store/          The database: its engines, tables, rollups, and uploaded symbol files

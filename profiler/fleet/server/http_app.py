@@ -21,12 +21,12 @@ from pyprof.fleet.server.ingest.foreign_receivers import SENDERS, ForeignPush
 from pyprof.fleet.server.ingest.ingest_app import JSON, SAFE, SEGMENTS, ClientGone, IngestApp
 from pyprof.fleet.server.lifecycle import ServerParts
 from pyprof.fleet.server.query import query_api
+from pyprof.fleet.server.query.profile_queries import ClientDisconnected, ClientQueries, RunningQuery
 from pyprof.fleet.server.query.sample_selection import check_words
-from pyprof.fleet.server.query.sql_queries import ClientDisconnected, ClientQueries, RunningQuery
 from pyprof.fleet.server.request_limits import BodyRateLimit, Receive, Scope, Send
 from pyprof.fleet.server.store.database import MAX_SILENCE_S
 from pyprof.fleet.server.store.sql_engine import StoreError
-from pyprof.fleet.wire.metric_format import CONTENT_TYPE
+from pyprof.fleet.wire.metric_kind import CONTENT_TYPE
 
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

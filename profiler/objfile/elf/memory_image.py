@@ -35,7 +35,7 @@ from pyprof.objfile.elf.sections import (
     ProgramHeader,
     SectionHeader,
 )
-from pyprof.objfile.mapped_file import read_target
+from pyprof.objfile.mapped_file_search import read_target
 
 MAX_IMAGE = 256 << 20
 MAX_VDSO = 1 << 20

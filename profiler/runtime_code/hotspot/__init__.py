@@ -1,10 +1,10 @@
 """The code of Java virtual machines (HotSpot), read from outside.
 
-code_cache    HotSpot's code cache: the blob that covers an address, and the names of stubs
-methods       Java methods of a process: names, source files, lines, and the scopes of compiled code
-rules         Unwind rules for HotSpot's generated code on x86-64
-source        The Java virtual machine of one process as a source of code descriptions
-thread_names  Names that Java code gave to the threads of a Java virtual machine
-vm            One Java virtual machine whose layout is known: its code, its frames' rules, and their methods
-vm_structs    The layout of HotSpot's data structures, which libjvm.so exports for debuggers
+code_cache       HotSpot's code cache: the blob that covers an address, and the names of stubs
+java_frames      One Java virtual machine whose layout is known: its code, its frames' rules, and their methods
+managed_runtime  The Java virtual machine of one process as a source of code descriptions
+methods          Java methods of a process: names, source files, lines, and the scopes of compiled code
+thread_names     Names that Java code gave to the threads of a Java virtual machine
+unwind_rules     Unwind rules for HotSpot's generated code on x86-64
+vm_structs       The layout of HotSpot's data structures, which libjvm.so exports for debuggers
 """

@@ -24,7 +24,7 @@ from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.thread_identity import Labels, ThreadKey
 from pyprof.model.walk import StackEnd, Walk
 from pyprof.records import dataclass, replace
-from pyprof.session.pipeline.stack_interning import Interned, Interning
+from pyprof.session.pipeline.batch_to_stacks import Interned, Interning
 from pyprof.session.pipeline.truncated_stack_repair import TruncatedStackRepair
 from pyprof.session.pipeline.window_rows import (
     UNKNOWN,
@@ -37,7 +37,7 @@ from pyprof.session.pipeline.window_rows import (
     ThreadNumbers,
     no_lengths,
 )
-from pyprof.session.process_costs import NOTHING, Spent
+from pyprof.session.unfollowed_children import NOTHING, Spent
 
 CLIPPED = "waits_clipped"
 COMPLETED = "stack_completed"

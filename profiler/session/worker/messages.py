@@ -18,7 +18,7 @@ from pyprof.model.thread_identity import Labels
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.records import dataclass, field
 from pyprof.session.pipeline.interpreter_readers import InterpreterNews
-from pyprof.session.process_costs import Spent
+from pyprof.session.unfollowed_children import Spent
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from pyprof.model.modules import MAX_MAPPINGS
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.options import UnwindOptions
 from pyprof.records import replace
+from pyprof.session.own_resources import OwnCost, OwnHeap, RecentCost, own_cost
 from pyprof.session.pipeline.interpreter_readers import InterpreterNews, Runtimes
-from pyprof.session.process_costs import NOTHING, OwnCost, OwnHeap, RecentCost, UnfollowedChildren, own_cost
+from pyprof.session.unfollowed_children import NOTHING, UnfollowedChildren
 from pyprof.session.worker.deadline import EndUrgency
 from pyprof.session.worker.messages import (
     Batch,

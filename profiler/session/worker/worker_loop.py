@@ -23,10 +23,10 @@ from pyprof.model.modules import StatedId
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.thread_identity import join_labels
 from pyprof.records import replace
+from pyprof.session.own_resources import OwnHeap
 from pyprof.session.pipeline.background_symbolizer import BackgroundSymbolizer
 from pyprof.session.pipeline.profile_assembly import SOURCE_BUDGET_S, WAITED_FOR_S
 from pyprof.session.pipeline.sample_windows import Clock, Window
-from pyprof.session.process_costs import OwnHeap
 from pyprof.session.session import Session
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.deadline import WorkDeadline

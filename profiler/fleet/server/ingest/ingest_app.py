@@ -17,13 +17,13 @@ from pyprof.errors import FormatError
 from pyprof.exporters.encoding import dump_json
 from pyprof.fleet.server.authorization import WRITE, Access, Refused
 from pyprof.fleet.server.config import ServerConfig
+from pyprof.fleet.server.health_checks import DISK_FULL
 from pyprof.fleet.server.ingest import ingest_process
 from pyprof.fleet.server.ingest.foreign_receivers import ForeignPush
 from pyprof.fleet.server.ingest.ingest_process import LargeBodies
 from pyprof.fleet.server.ingest.segment_files import DiskFull
 from pyprof.fleet.server.ingest.segment_rows import SegmentRows, rows_of
 from pyprof.fleet.server.lifecycle import ServerParts
-from pyprof.fleet.server.metrics import DISK_FULL
 from pyprof.fleet.server.request_limits import Receive, Scope, Send, SeriesLimit
 from pyprof.fleet.wire.segment_names import OTHER, SegmentName, day_of, folder_of
 from pyprof.importers import pprof

@@ -12,8 +12,8 @@ from pyprof.errors import UsageError
 from pyprof.exporters import registry
 from pyprof.exporters.base import ExportOptions
 from pyprof.fleet.server.authorization import Refused
+from pyprof.fleet.server.query.profile_queries import ClientQueries
 from pyprof.fleet.server.query.sample_selection import LABEL, SampleQuery, selection, whole_number
-from pyprof.fleet.server.query.sql_queries import ClientQueries
 from pyprof.model.analysis.confidence_interval import CONFIDENCE, SamplingBasis
 from pyprof.model.analysis.function_costs import Function, costs, functions_of
 from pyprof.model.profile import Frame, Profile

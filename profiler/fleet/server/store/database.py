@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pyprof.fleet.server.ingest.segment_rows import SegmentRows
 from pyprof.fleet.server.ingest.stack_caches import StoredStackCache
-from pyprof.fleet.server.query.sql_queries import ClientQueries, RunningQuery
+from pyprof.fleet.server.query.profile_queries import ClientQueries, RunningQuery
 from pyprof.fleet.server.store import table_blocks
 from pyprof.fleet.server.store.rollups import HourlyRollups
 from pyprof.fleet.server.store.sql_engine import NAMES, SHORT_S, Engine, literal

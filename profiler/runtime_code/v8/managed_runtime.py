@@ -25,13 +25,13 @@ from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk import Trust, Walk
 from pyprof.runtime_code.base import I64, CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
 from pyprof.runtime_code.v8.heap import MARK
-from pyprof.runtime_code.v8.rules import Builtins, V8FrameRules
 from pyprof.runtime_code.v8.stack_calls import StackCall, find_calls
+from pyprof.runtime_code.v8.unwind_rules import Builtins, V8FrameRules
 from pyprof.unwind.sample_memory import LaneMemory
 
 if TYPE_CHECKING:
-    from pyprof.runtime_code.v8.engine import JsCode, V8Engine
     from pyprof.runtime_code.v8.functions import JsFunction, JsPositionTable
+    from pyprof.runtime_code.v8.js_frames import JsCode, V8Engine
 
 ARCHES = ("x86_64",)
 REST = 50
@@ -136,7 +136,7 @@ class V8Code(NoImage):
         return self._examine(scan)
 
     def _open(self, scan: CodeScan, symbols: Mapping[bytes, int]) -> bool:
-        from pyprof.runtime_code.v8.engine import V8Engine
+        from pyprof.runtime_code.v8.js_frames import V8Engine
 
         try:
             self._engine = V8Engine(scan.space, symbols)
@@ -202,7 +202,7 @@ class V8Code(NoImage):
             self._misses.add(pc)
 
     def _load_code(self, pc: int) -> Span[JsCode] | None:
-        from pyprof.runtime_code.v8.engine import BUILTIN, JsCode
+        from pyprof.runtime_code.v8.js_frames import BUILTIN, JsCode
 
         builtin = self._builtins.find(pc)
         code = self._read_code(pc) if builtin is None else JsCode(0, builtin[1], builtin[2], BUILTIN, builtin[0])
@@ -322,7 +322,7 @@ class V8Code(NoImage):
 
     def _bind_wasm(self, instance: int, pc: int) -> Span[JsCode] | None:
         """Return the description of a frame of WebAssembly code, whose instance may have been moved since."""
-        from pyprof.runtime_code.v8.engine import JsCode
+        from pyprof.runtime_code.v8.js_frames import JsCode
         from pyprof.runtime_code.v8.wasm import find_wasm_function, read_wasm_functions
 
         key = instance, pc, -3
@@ -402,7 +402,7 @@ class V8Code(NoImage):
     def _remember(
         self, key: tuple[int, int, int], function: JsFunction, line: int, start: int, end: int
     ) -> Span[JsCode]:
-        from pyprof.runtime_code.v8.engine import JsCode
+        from pyprof.runtime_code.v8.js_frames import JsCode
 
         number = function, line, start
         span = self._numbers.get(number)
@@ -446,7 +446,7 @@ class V8Code(NoImage):
 
         Until the next check the function is not looked for again, because that would cost much for each frame.
         """
-        from pyprof.runtime_code.v8.engine import UNREAD, JsCode
+        from pyprof.runtime_code.v8.js_frames import UNREAD, JsCode
 
         if len(self._waiting) >= MAX_WAITING:
             return None

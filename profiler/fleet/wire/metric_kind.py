@@ -1,4 +1,4 @@
-"""The format of metrics in text: the description of a metric, of the agent or the server, and the content type."""
+"""The description of a metric of the agent or the server, and the content type of metrics in text."""
 
 from __future__ import annotations
 

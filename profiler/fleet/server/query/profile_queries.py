@@ -1,7 +1,7 @@
-"""Queries of the database. Only listed windows count: rows of others belong to an attempt that failed.
+"""SQL queries for profiles, rates, time lines, labels and builds of services.
 
-The SQL gives the same results on servers of 2018 and of today: it has no CTE and no maps, and each subquery has an
-alias.
+Only listed windows count: rows of others belong to an attempt that failed. The SQL gives the same results on servers of
+2018 and of today: it has no CTE and no maps, and each subquery has an alias.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass, field
 from pyprof.runtime_code.v8.functions import MAX_DEPTH, JsFunction, JsFunctions, JsPositionTable, unpack_position
 from pyprof.runtime_code.v8.heap import V8Heap, V8Layout, read_layout, smi
-from pyprof.runtime_code.v8.rules import V8FrameRules
+from pyprof.runtime_code.v8.unwind_rules import V8FrameRules
 from pyprof.unwind.rules import FunctionRows
 
 MAX_CODE = 8 << 20

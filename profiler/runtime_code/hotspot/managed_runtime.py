@@ -26,8 +26,8 @@ from pyprof.runtime_code.hotspot.code_cache import STUB_LIST
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS
 
 if TYPE_CHECKING:
+    from pyprof.runtime_code.hotspot.java_frames import JavaCode, JavaVm, Place
     from pyprof.runtime_code.hotspot.thread_names import JavaThreadNames
-    from pyprof.runtime_code.hotspot.vm import JavaCode, JavaVm, Place
 
 ARCHES = ("x86_64",)
 CALL_STUB_PLACES = (("call_stub", None, 0),)
@@ -108,8 +108,8 @@ class HotspotCode(NoImage):
         return self._examine(scan)
 
     def _open(self, scan: CodeScan, symbols: Mapping[bytes, int]) -> bool:
+        from pyprof.runtime_code.hotspot.java_frames import JavaVm
         from pyprof.runtime_code.hotspot.thread_names import JavaThreadNames
-        from pyprof.runtime_code.hotspot.vm import JavaVm
 
         try:
             self._vm = JavaVm(scan.space, symbols, self._arch)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from pyprof.unwind.code_analysis.frame_state import with_sp
-from pyprof.unwind.code_analysis.function_code import Code
+from pyprof.unwind.code_analysis.function_bounds import Code
 from pyprof.unwind.code_analysis.function_states import FunctionStates, Outline, Run
 from pyprof.unwind.code_analysis.x86_flow import analyse
 

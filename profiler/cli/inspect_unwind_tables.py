@@ -14,8 +14,8 @@ from pyprof.options import DEFAULT_SOURCES, FALLBACK
 
 if TYPE_CHECKING:
     from pyprof.session.worker.worker_client import Examiner
-    from pyprof.tools.unwind_inspection import Difference
-    from pyprof.tools.worker_tasks import FileOverview, FileToInspect
+    from pyprof.tools.inspect_tasks import FileOverview, FileToInspect
+    from pyprof.tools.unwind_table_inspection import Difference
     from pyprof.unwind.rule_text import RuleWords
 
 DESCRIPTION = """\
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pyprof.session.worker.file_broker import KnownFiles
     from pyprof.session.worker.worker_client import Examiner
     from pyprof.session.worker.worker_process import forked
-    from pyprof.tools.worker_tasks import FileToInspect
+    from pyprof.tools.inspect_tasks import FileToInspect
 
     file = FileToInspect(arguments.file, tuple(arguments.symbols))
     with Examiner(forked, is_confined(arguments.sandbox, arguments.symbols)) as examiner:
@@ -109,7 +109,7 @@ def look(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace)
 
 
 def overview(examiner: Examiner, file: FileToInspect, as_json: bool) -> tuple[int, int]:
-    from pyprof.tools.worker_tasks import FileOverview, OverviewOf
+    from pyprof.tools.inspect_tasks import FileOverview, OverviewOf
 
     found = examiner.one(OverviewOf(file), FileOverview)
     if as_json:
@@ -153,7 +153,7 @@ def document(found: FileOverview) -> dict[str, object]:
 
 
 def rows(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace) -> tuple[int, int]:
-    from pyprof.tools.worker_tasks import RowsOf, SomeRows
+    from pyprof.tools.inspect_tasks import RowsOf, SomeRows
 
     source = (arguments.source or "").replace("-", "_")
     errand = RowsOf(file, source, arguments.function or "", arguments.pc)
@@ -179,7 +179,7 @@ def rows(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace)
 
 
 def compare(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace) -> tuple[int, int]:
-    from pyprof.tools.worker_tasks import DifferencesOf, SomeDifferences
+    from pyprof.tools.inspect_tasks import DifferencesOf, SomeDifferences
 
     names = [name.strip().replace("-", "_") for name in arguments.compare.split(",")]
     if len(names) != 2 or names[0] == names[1]:

@@ -24,7 +24,7 @@ from pyprof.runtime_code.hotspot.code_cache import (
     read_stubs,
 )
 from pyprof.runtime_code.hotspot.methods import InlineScopes, JavaMethod, Methods, read_scopes
-from pyprof.runtime_code.hotspot.rules import Codelet, FrameRules
+from pyprof.runtime_code.hotspot.unwind_rules import Codelet, FrameRules
 from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs, find_structs
 from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.sample_memory import LaneMemory, read_words

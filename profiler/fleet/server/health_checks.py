@@ -1,0 +1,107 @@
+"""The server's health checks. It is healthy while the disk takes segments and the database answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from pyprof.errors import PyprofError
+from pyprof.model.fleet_reasons import REQUESTS
+
+CHECK_INTERVAL_S = 5.0
+"""Time between two health checks of the server, in seconds."""
+MAX_CHECK_S = 15.0
+"""Time in seconds after which a health check of the server that has not ended counts as failed."""
+DISK_FULL, STORE_FAILED = "disk_full", "store_failed"
+FAILURES = (DISK_FULL, STORE_FAILED)
+"""Reasons for which the server is unhealthy; each is a row of the table of reasons."""
+_SENTENCES = {reason.name: reason.sentence for reason in REQUESTS}
+
+
+class ServerHealth:
+    """The failures that keep the server from its work. Each check has a thread, because a check may hang.
+
+    Methods may be called from any thread.
+    """
+
+    def __init__(self, checks: Mapping[str, Callable[[], None]], say: Callable[..., None]) -> None:
+        """Create the server's health checks without running them.
+
+        Args:
+            checks: For each reason of FAILURES, a function that raises an error if it holds.
+            say: Writes a line of the log.
+        """
+        self._checks = checks
+        self._say = say
+        self._failures: dict[str, str] = {}
+        self._checked: set[str] = set()
+        self._began: dict[str, float] = {}
+        self._ending = threading.Event()
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        for reason in self._checks:
+            threading.Thread(target=self._run, args=(reason,), name="pyprof health", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop the health checks, without waiting for a check that hangs."""
+        self._ending.set()
+
+    @property
+    def is_checked(self) -> bool:
+        """True after all health checks have run once."""
+        return self._checked == self._checks.keys()
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """The failures for which the server is unhealthy: a sentence by the name of each reason."""
+        for reason in self._checks:
+            if self._check_seconds(reason) > MAX_CHECK_S:
+                self.report_failure(reason, f"The check has not ended for {self._check_seconds(reason):.0f} s.")
+        with self._lock:
+            return dict(self._failures)
+
+    def report_failure(self, reason: str, text: str = "") -> None:
+        """Note that the server cannot do part of its work, for a reason of FAILURES."""
+        with self._lock:
+            is_new = reason not in self._failures
+            self._failures[reason] = text or _SENTENCES[reason]
+        if is_new:
+            self._say("error", "unhealthy", reason=reason, error=text or _SENTENCES[reason])
+
+    def report_success(self, reason: str) -> None:
+        """Note that a reason for which the server was unhealthy no longer holds."""
+        with self._lock:
+            was_failing = self._failures.pop(reason, None) is not None
+        if was_failing:
+            self._say("info", "healthy again", reason=reason)
+
+    def check_now(self) -> None:
+        """Run each health check of the server once."""
+        for reason in self._checks:
+            self._check(reason)
+
+    def _check_seconds(self, reason: str) -> float:
+        """Return for how long the check of a reason has been running, 0 if it does not run."""
+        now = time.monotonic()
+        return now - self._began.get(reason, now)
+
+    def _check(self, reason: str) -> None:
+        self._began[reason] = time.monotonic()
+        failure = ""
+        try:
+            self._checks[reason]()
+        except Exception as error:  # noqa: BLE001 - without this thread /healthz would never change again
+            failure = str(error) if isinstance(error, OSError | PyprofError) else f"{type(error).__name__}: {error}"
+        self._began.pop(reason)
+        if failure:
+            self.report_failure(reason, failure)
+        else:
+            self.report_success(reason)
+        self._checked.add(reason)
+
+    def _run(self, reason: str) -> None:
+        while not self._ending.is_set():
+            self._check(reason)
+            self._ending.wait(CHECK_INTERVAL_S)
