@@ -103,7 +103,8 @@ def test_code_of_waiting_batches_is_read_before_an_earlier_one_is_unwound(
     with pytest.raises(Closed):
         service._take(BATCH)
     assert done == [("read", b"one"), ("read", b"two"), ("unwound", ())]
-    assert [message.batch for message in service._waiting if isinstance(message, Batch)] == [b"one", b"two"]
+    waiting: list[object] = [message.batch for message in service._waiting if isinstance(message, Batch)]
+    assert waiting == [b"one", b"two"]
 
 
 @pytest.mark.parametrize(("number", "innermost"), [(SIGNAL, False), (AT_ONCE, True)])
