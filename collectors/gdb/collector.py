@@ -106,7 +106,7 @@ def connect_target(options: RemoteOptions, hold: bool, diagnostics: Diagnostics)
         link = PacketLink.connect(options.address, options.answer_s)
         undo.callback(link.close)
         stub = Stub(link)
-        held = _SleepRows(link)
+        held = _StoppedTarget(link)
         undo.callback(held.leave)
         stub.negotiate_features()
         non_stop = not hold and not options.step and {"t", "c"} <= stub.actions and stub.has_feature("QNonStop")
@@ -138,8 +138,8 @@ def connect_target(options: RemoteOptions, hold: bool, diagnostics: Diagnostics)
         )
 
 
-class _SleepRows:
-    """A target of a GDB stub that the profiler has stopped; release_target() releases it."""
+class _StoppedTarget:
+    """The target of a GDB stub that the connection has stopped. leave() lets it run if the connection then fails."""
 
     def __init__(self, link: PacketLink) -> None:
         self._link = link

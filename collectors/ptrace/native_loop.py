@@ -32,7 +32,7 @@ _DECODING_NS = 200_000
 
 
 class PythonCheck(NamedTuple):
-    """Python functions for threads that the native loop leaves alone, such as those in a system call.
+    """Python functions for threads that the compiled sampling loop leaves alone, such as those in a system call.
 
     Attributes:
         check: Checks a thread, with the number of rounds that the check stands for.

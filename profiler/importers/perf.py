@@ -85,7 +85,7 @@ def read_perf_script_lines(lines: Iterable[bytes], title: str) -> Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Code:
+class _StackLine:
     """One line of a stack in the output of `perf script`; the name is "" if it is not known."""
 
     address: int
@@ -161,7 +161,7 @@ class _Reader:
         """Yield the frames of a `perf script` sample, innermost first. Inlined functions are printed before the
         function that contains them.
         """
-        codes: list[tuple[_Code, str | None, int]] = []
+        codes: list[tuple[_StackLine, str | None, int]] = []
         for line in lines:
             if found := _FRAME.fullmatch(line.rstrip()):
                 codes.append((_code(int(found[1], 16), _text(found[2])), None, 0))
@@ -178,7 +178,7 @@ class _Reader:
                 yield self._frame(code, inlined, innermost)
                 inlined, innermost = [], False
 
-    def _frame(self, code: _Code, lines: Sequence[Line], innermost: bool) -> Frame:
+    def _frame(self, code: _StackLine, lines: Sequence[Line], innermost: bool) -> Frame:
         kernel = code.address >> 63 or code.file.startswith(("[kernel", "[guest.kernel"))
         kind = FrameKind.KERNEL if kernel else FrameKind.NATIVE
         title = code.name
@@ -232,7 +232,7 @@ def _text(text: bytes) -> str:
     return text.decode("utf-8", "surrogateescape")
 
 
-def _code(address: int, text: str) -> _Code:
+def _code(address: int, text: str) -> _StackLine:
     """Parse one line of a stack in the output of `perf script`: `function+0xoffset (/path/of/file)`, of which offset
     and file may be missing.
     """
@@ -243,7 +243,7 @@ def _code(address: int, text: str) -> _Code:
             text, file = text[:at], text[at + 2 : -1]
     name = _OFFSET.sub("", text)
     offset = int(text[len(name) + 3 :], 16) if name != text else 0
-    return _Code(address, "" if name == _UNKNOWN else name, offset, file)
+    return _StackLine(address, "" if name == _UNKNOWN else name, offset, file)
 
 
 MAGIC = b"PERFILE2"
