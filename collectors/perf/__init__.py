@@ -9,10 +9,8 @@ cpu_events              Events on processors: samples of all their threads, an a
 event_manager           The events of a recording: their scope, their copy size, and the time that they have counted
 event_set               Events on threads, one for each thread and processor, and a reader of the rings
 events                  struct perf_event_attr as bytes, reasons for refusals, and the periods of context-switch events
-process_set             The processes of a recording: the selected ones, those that match later, and their children
+process_set             The processes of a recording, and their processor time
 random_sampling         Chance in sampling by perf_events: random rates of events, and a random choice among records
-record_accounts         The processor time of a recording whose processes are known from kernel records
-record_wait             The waits of a collector between two readings of its rings
 records                 The kernel's ring buffers, one for each processor, and their records in bulk
 switch_source           A source of context switches: samples of running threads, and switch times
 switches                Context switches of threads by perf_events: their records in bulk, stacks at the switch, and a

@@ -21,13 +21,11 @@ from pyprof.collectors.perf.cpu_events import Scope, choose_scope
 from pyprof.collectors.perf.event_manager import EventManager
 from pyprof.collectors.perf.event_set import FOREVER_NS, RingReader
 from pyprof.collectors.perf.events import MOST_STACK, PerfNotAllowed
-from pyprof.collectors.perf.process_set import ProcessSet
+from pyprof.collectors.perf.process_set import ProcessSet, RecordAccounts
 from pyprof.collectors.perf.random_sampling import Decimation, Starvation
-from pyprof.collectors.perf.record_accounts import RecordAccounts
-from pyprof.collectors.perf.record_wait import RecordWait
 from pyprof.collectors.perf.records import FORK, U64, SampleRecords, Scan, list_online_cpus, open_rings
 from pyprof.collectors.perf.tracked_processes import TrackedProcesses
-from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence
+from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, RecordWait
 from pyprof.collectors.targets.selection import Selection
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics

@@ -17,7 +17,7 @@ from subprocess import PIPE
 import numpy as np
 import pytest
 
-from pyprof.collectors.perf import record_wait as record_wait_module
+from pyprof.collectors.perf import waiter as waiter_module
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.cpu_events import MappingAlarm
 from pyprof.collectors.perf.event_set import FOREVER_NS
@@ -340,7 +340,7 @@ def test_a_collector_with_an_alarm_looks_for_new_programs_only_when_it_rings(
         def close(self) -> None:
             os.close(alarm)
 
-    monkeypatch.setattr(record_wait_module, "MappingAlarm", Pipe)
+    monkeypatch.setattr(waiter_module, "MappingAlarm", Pipe)
     taken = collector(spinner, CollectOptions(rate_hz=99))
     looks: list[int] = []
 

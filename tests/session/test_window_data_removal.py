@@ -18,7 +18,7 @@ from pyprof.collectors.bpf.collector import BpfCollector
 from pyprof.collectors.bpf.wait_collector import BpfWaitCollector
 from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
 from pyprof.collectors.perf.collector import PerfCollector
-from pyprof.collectors.perf.record_accounts import RecordAccounts
+from pyprof.collectors.perf.process_set import RecordAccounts
 from pyprof.collectors.perf.switch_source import PerfSwitchSource
 from pyprof.collectors.perf.tracked_processes import ThreadNames
 from pyprof.collectors.ptrace.collector import PtraceCollector
