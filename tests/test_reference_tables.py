@@ -17,6 +17,12 @@ def test_each_table_stands_in_one_page() -> None:
     assert sorted(name for text in PAGES.values() for name in PLACE.findall(text)) == sorted(TABLES)
 
 
+def test_command_that_prints_the_table_stands_where_the_table_belongs() -> None:
+    for text in PAGES.values():
+        for place in PLACE.finditer(text):
+            assert place[0].endswith(f"\n*`python tooling/manual/reference_tables.py {place[1]}` prints this table.*")
+
+
 def test_manual_has_each_counter_end_refusal_and_sentence() -> None:
     manual = "\n".join(with_tables(text) for text in PAGES.values())
     lines = set(manual.splitlines())

@@ -73,7 +73,7 @@ Nice=5
 # So that the process that looks names up may leave SCHED_IDLE again (RLIMIT_NICE, sched(7)).
 LimitNICE=+5
 CPUWeight=20
-MemoryHigh=300M
+MemoryHigh=400M
 MemoryMax=500M
 TasksMax=256
 LimitNOFILE=1048576

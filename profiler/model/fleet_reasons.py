@@ -118,6 +118,10 @@ CONDITIONS = (
            "it tries again ever more rarely.",
            hint="set a larger budget (needed_cpu_percent, needed_memory), longer windows.every and windows.durable, or "
            "choose fewer processes"),
+    Reason("processes_left_out", Stage.AGENT,
+           "The memory budget leaves out processes: their sums are exact, but they have no samples. Others are drawn "
+           "every ten minutes.",
+           hint="set a larger budget.memory, or choose fewer processes"),
     Reason("few_samples", Stage.AGENT,
            "The budget leaves too few samples: shares of a service are uncertain by 25 points or more since 3 windows.",
            hint="set a larger budget (budget.cpu, budget.memory) or longer windows.every, or choose fewer processes"),

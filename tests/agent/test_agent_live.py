@@ -106,6 +106,7 @@ def test_small_budget_is_kept_by_fewer_samples_and_fewer_processes_and_said(tmp_
     needed = float(re.findall(r"^pyprof_agent_budget_needed_cpu_ratio (\S+)$", said, re.MULTILINE)[0])
     assert 0.0001 < needed < 2
     assert 'pyprof_agent_failing{reason="budget_exceeded"} 1\n' in said
+    assert 'pyprof_agent_failing{reason="processes_left_out"} 1\n' in said
     assert re.search(r"^    needed_cpu_percent \S+, needed_memory \d+$", state, re.MULTILINE), state
     note = re.compile(b"and one of (2|4|8|16|32|64) processes")
     left_out = [each for each in spool.rglob("*.pb.gz") if note.search(gzip.decompress(each.read_bytes()))]

@@ -361,3 +361,17 @@ def test_status_tells_a_cost_above_the_budget_from_one_not_measured_yet(monkeypa
     judged.control.change_budget(CostBudget(0.001, 100 * MB, 60))
     judged.control.exclude_cost(FIRST_SETTLING)
     assert format_cost(judged.control.status()).endswith("; over the budget, checked again in 60 s")
+
+
+def test_processes_that_the_memory_budget_leaves_out_are_a_condition(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = Judged(monkeypatch)
+    judged.live(3, 0.001)
+    assert not judged.conditions.reasons
+    judged.memory = 2 * BUDGET.memory
+    judged.live(5, 0.001)
+    assert judged.control.effort.processes > 1
+    assert "processes_left_out" in judged.conditions.reasons
+    judged.memory = BUDGET.memory // 2
+    judged.live(600, 0.001)
+    assert judged.control.effort.processes == 1
+    assert "processes_left_out" not in judged.conditions.reasons

@@ -1,4 +1,5 @@
 """Write the reference tables of the manual: `python tooling/manual/reference_tables.py FOLDER`, run by `make docs`.
+With the name of a table in place of a folder, print that table.
 
 A page has the line `<!-- table: NAME -->` where a table belongs. This script replaces the line by the table, which it
 makes from the tables in the code. So the manual cannot differ from the code, and the repository has no copy of a table.
@@ -20,8 +21,10 @@ from pyprof.model.reasons import CAUSES, COUNTERS, ENDS, MARKERS, NOTES, PAGE, P
 from pyprof.options import FRAME_SOURCES
 from pyprof.recording.schema import parse_tables
 
-PLACE = re.compile(r"^<!-- table: (\w+) -->$", re.MULTILINE)
-"""The line of a page that a table replaces, and the name of the table."""
+PLACE = re.compile(r"^<!-- table: (\w+) -->\n.*$", re.MULTILINE)
+"""The lines of a page that a table replaces, and the name of the table. The second line is for readers of the
+repository: it says which command prints the table.
+"""
 
 
 def rows(columns: Iterable[str], cells: Iterable[Iterable[str]]) -> Iterator[str]:
@@ -97,5 +100,8 @@ def with_tables(page: str) -> str:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] in TABLES:
+        print("\n".join(TABLES[sys.argv[1]]()))
+        sys.exit()
     for path in sorted(Path(sys.argv[1]).rglob("*.md")):
         path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")

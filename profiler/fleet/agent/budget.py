@@ -100,6 +100,10 @@ class BudgetControl:
             self._say("info", _EVENTS[verdict], **self.state())
         if not governor.is_exceeded:
             self._conditions.end("budget_exceeded")
+        if self.effort.processes > 1:
+            self._conditions.begin("processes_left_out", one_process_in=self.effort.processes)
+        else:
+            self._conditions.end("processes_left_out")
         return self.effort.processes != before.processes
 
     def judge_accuracy(self, accuracy: Mapping[str, float]) -> None:

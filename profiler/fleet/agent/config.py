@@ -57,7 +57,7 @@ SETTINGS = (
         "maximum processor time of the agent and its workers, in percent of one processor",
     ),
     Setting(
-        "budget", "memory", "SIZE", '"200M"', "maximum memory of the agent and its workers; shared memory counts once"
+        "budget", "memory", "SIZE", '"300M"', "maximum memory of the agent and its workers; shared memory counts once"
     ),
     Setting(
         "budget",
@@ -128,7 +128,7 @@ class Values:
     collector: str = "auto"
     max_stopped: float = 1.0
     cpu: float = 1.0
-    memory: int = 200 << 20
+    memory: int = 300 << 20
     over: float = 60.0
     last: float = 600.0
     disk: int = 64 << 20

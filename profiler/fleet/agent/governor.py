@@ -72,7 +72,7 @@ class CostBudget:
     """
 
     cpu: float = 0.01
-    memory: int = 200 << 20
+    memory: int = 300 << 20
     every_s: float = 60.0
 
 
