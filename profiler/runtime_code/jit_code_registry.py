@@ -256,7 +256,9 @@ class RuntimeCode:
     def read_ahead(self, batch: SampleBatch) -> None:
         """Read the code of managed runtimes on the stacks of a batch that waits to be unwound."""
         for space_id in distinct(batch.space).tolist():
-            space = batch.spaces[space_id]
+            space = batch.spaces.get(space_id)
+            if space is None:  # a wait may have no address space
+                continue
             process = self._processes.get(space.process)
             for runtime in process.runtimes if process is not None and process.ended_ns is None else ():
                 runtime.read_ahead(space, batch)

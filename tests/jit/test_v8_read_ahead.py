@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,7 +13,10 @@ from pyprof.model.arch import X86_64
 from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk import StackEnd, Trust, Walk
+from pyprof.objfile.loaded_images import ImageStore
+from pyprof.options import UnwindOptions
 from pyprof.runtime_code.base import CodeScan
+from pyprof.runtime_code.jit_code_registry import RuntimeCode
 from pyprof.runtime_code.v8.js_frames import UNREAD
 from pyprof.runtime_code.v8.managed_runtime import MIN_REST_NS, V8Code
 from pyprof.runtime_code.v8.stack_calls import find_calls
@@ -72,6 +76,12 @@ def test_code_that_was_read_ahead_has_its_name_after_the_process_ended(pc: int, 
     span = process.v8.spans.current(pc - 1)
     assert span is not None
     assert span.value.filled
+
+
+def test_wait_without_an_address_space_has_no_code_to_read_ahead() -> None:
+    batch = EndingProcess().batch(OPTIMIZED_PC)
+    batch.space[:] = max(batch.spaces) + 1
+    RuntimeCode(cast(ImageStore, None), UnwindOptions(), Diagnostics()).read_ahead(batch)
 
 
 @pytest.mark.parametrize(("pc", "name"), [(OPTIMIZED_PC, ""), (BASELINE_PC, "")])
