@@ -191,7 +191,8 @@ def test_message_has_its_row_and_the_arguments_that_the_row_requires() -> None:
     found = list(_with_arguments())
     assert len(found) > 50
     assert [(where, name) for where, name, _ in found if name not in SENTENCES] == []
-    assert [each for each in found if each[2] != fields(SENTENCES[each[1]])] == []
+    unshown = frozenset({"pids"})  # join_pids(): for the agent, which splits a recording by service
+    assert [each for each in found if each[2] - unshown != fields(SENTENCES[each[1]])] == []
     assert {name for _, name, _ in found} | _CHOSEN.keys() | _OF_ROUTER.keys() | _OF_PLAN.keys() == SENTENCES.keys()
     chosen = {**_CHOSEN, **_OF_ROUTER, **_OF_PLAN}
     assert {name: fields(SENTENCES[name]) for name in chosen} == chosen
