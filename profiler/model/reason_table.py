@@ -362,6 +362,8 @@ TABLES = (
     Reason("eh_frame_hdr_table_broken", Stage.TABLES,
            "The sorted index of .eh_frame is broken. The section was read as a whole.",
            title="broken table in .eh_frame_hdr: .eh_frame indexed"),
+    Reason("pdata_not_sorted", Stage.TABLES,
+           "The entries of .pdata are not sorted. pyprof sorted them.", title="pdata: table is not sorted"),
     Reason("exidx_index_not_sorted", Stage.TABLES,
            "The entries of .ARM.exidx are not sorted. pyprof sorted them.", title="exidx: index is not sorted"),
     Reason("exidx_index_truncated", Stage.TABLES,

@@ -20,6 +20,7 @@ from pyprof.model.marker_frames import Blocked
 from pyprof.options import CollectOptions
 from pyprof.symbolize.kernel_symbols import HIDDEN, KernelNames
 from tests import warm
+from tests.bpf.test_pressure import until_ran
 from tests.cli.support import PYPROF, WITHOUT_BPF
 from tests.live.support.recording import Recording, record, running
 from tests.support import missing, need
@@ -215,7 +216,7 @@ def test_wall_mode_counts_time_once_when_an_interpreter_begins(tmp_path: Path) -
             assert program.stdin
             program.stdin.write("\n")
             program.stdin.flush()
-            time.sleep(1.0)
+            until_ran(program.pid, 1.5)
             recorder.terminate()
             recorder.communicate()
     found = json.loads(summary.read_text())
