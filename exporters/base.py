@@ -72,7 +72,7 @@ class Exporter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JournalBeginning:
-    """The facts about a profile window that are known before its first sample."""
+    """The first entry of a profile window's journal: what is known about the window before its first sample."""
 
     title: str
     start_ns: int
@@ -88,8 +88,8 @@ class JournalBeginning:
 
 @dataclass(frozen=True, slots=True)
 class SampleColumns:
-    """Columns of samples, as in Profile. The columns thread and stack are indices into the entries of the journal or
-    file so far.
+    """Columns of samples for a journal or a recording file, as in Profile. In thread and stack are indices into all
+    entries that were written so far.
     """
 
     time_ns: npt.NDArray[np.int64]
@@ -107,14 +107,14 @@ class SampleColumns:
 
 @dataclass(frozen=True, slots=True)
 class JournalPart:
-    """Additions to a profile window since the previous part of its journal. Indices count all entries of the window so
-    far.
+    """The additions to a profile window since the previous part of its journal. Indices count all entries of the window
+    so far.
 
     Attributes:
         renamed: New values of threads by index.
         parent: New nodes of the tree, as in Profile.
         frame: Frames of the new nodes, as in Profile.
-        named: Complete frames of a part with their current names, by the number of the part, from 0 on.
+        named: Complete frames of an earlier part with their current names, by the number of that part, from 0 on.
         summary: Summary of the window so far; None means unchanged.
     """
 

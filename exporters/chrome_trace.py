@@ -118,7 +118,8 @@ def _by_thread(profile: Profile, kept: I64) -> Iterator[I64]:
 
 
 class _Calls:
-    """The profile's stacks as a tree of functions. Addresses of one function under one caller are one node.
+    """The profile's stacks as a tree of functions, from which a Chrome trace gets its slices. Addresses of one function
+    under one caller are one node.
 
     Attributes:
         tree: Tree of functions; the frame of a node is a function's number.
@@ -190,8 +191,8 @@ class _Track:
         )
 
     def samples(self, name: bytes) -> Iterator[bytes]:
-        """Yield the thread's entries of the Chrome trace's global list of samples; name is the value type's name as
-        JSON.
+        """Yield the JSON of each sample of this thread, for the Chrome trace's list of all samples. `name` is the value
+        type's name as JSON.
         """
         for time_ns, node, weight, cpu in zip(self.time_ns.tolist(), self.node, self.weight, self.cpu, strict=True):
             processor = b',"cpu":%d' % cpu if cpu >= 0 else b""

@@ -51,7 +51,12 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 def _by_root(
     profile: Profile, options: ExportOptions
 ) -> dict[tuple[str, ...], list[tuple[int, npt.NDArray[np.int64]]]]:
-    """Group samples, as (leaf, values), by the process and thread names that are written as roots of their stacks."""
+    """Group the samples of a profile by the names that their lines begin with: those of process and thread, if the
+    options ask for them.
+
+    Returns:
+        For each tuple of names, outermost first, a list of (leaf node of the stack, summed values of its samples).
+    """
     names = [tuple(root_names(profile, thread, options)) for thread in profile.threads]
     found: defaultdict[tuple[str, ...], list[tuple[int, npt.NDArray[np.int64]]]] = defaultdict(list)
     for thread, leaf, values in profile.totals():
@@ -68,7 +73,7 @@ def _name(level: Level, options: ExportOptions) -> str:
 
 
 class _NameTree:
-    """A prefix tree of function names; node 0 is its root."""
+    """A prefix tree of function names, by which lines of output are made in sorted order. Node 0 is its root."""
 
     def __init__(self) -> None:
         self._children: list[dict[bytes, int]] = [{}]
@@ -81,7 +86,7 @@ class _NameTree:
         return below[name]
 
     def chain(self, node: int, names: list[bytes]) -> int:
-        """Return the node at the end of a path of names below a node of the tree."""
+        """Add names below a node of the tree, each below the one before, and return the node of the last one."""
         for name in names:
             node = self.child(node, name)
         return node

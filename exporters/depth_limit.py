@@ -48,7 +48,9 @@ def _depths(profile: Profile) -> npt.NDArray[np.int64]:
 
 
 def _shorter(profile: Profile, depth: npt.NDArray[np.int64], half: int) -> Profile:
-    """Return the profile in which each longer stack keeps only its outermost and its innermost `half` frames."""
+    """Return a copy of the profile in which each stack of more than 2 * half frames keeps only its outermost and
+    innermost `half` frames.
+    """
     parent, frame = profile.parent.tolist(), profile.frame.tolist()
     leaves = distinct(profile.stack)
     deep = depth[leaves] > 2 * half
@@ -77,8 +79,8 @@ def _shorter(profile: Profile, depth: npt.NDArray[np.int64], half: int) -> Profi
 
 
 def _outer(parent: list[int], depth: npt.NDArray[np.int64], half: int) -> list[int]:
-    """Return for each node of the stack tree the last node, from the root on, of the outer part that
-    its stack keeps.
+    """Return for each node of the stack tree at which node the outer part of its stack ends that stays: `half` frames
+    from the root.
     """
     found = [0] * len(parent)
     for node in range(1, len(parent)):

@@ -55,7 +55,7 @@ def frame_functions(profile: Profile, frame: Frame, options: ExportOptions) -> l
 
 
 def frame_title(profile: Profile, frame: Frame, options: ExportOptions) -> str:
-    """Return the display name of a frame without functions."""
+    """Return the name that outputs show for a frame whose functions are unknown."""
     return _with_path(profile, frame, frame.title, options) or UNKNOWN
 
 
@@ -94,7 +94,9 @@ def thread_name(thread: ThreadInfo) -> str:
 
 
 def labelled_name(profile: Profile, thread: ThreadInfo) -> str:
-    """Return the name of a thread with those of its labels that not all threads of the profile have."""
+    """Return the name of a thread and, in the same text, those of its labels that not all threads of the profile
+    have.
+    """
     own = shown(tuple(label for label in thread.labels if label not in profile.labels.items()))
     return f"{_own_name(thread)} [{own}]" if own else _own_name(thread)
 

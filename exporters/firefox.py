@@ -163,7 +163,9 @@ class SharedTables:
         return self._frames.setdefault(row, len(self._frames))
 
     def _symbol(self, frame: Frame, lib: int, address: int) -> int | None:
-        """Return the index of the native symbol that contains an address, or None if no symbol table names it."""
+        """Return the index in the Firefox profile of the native symbol that contains an address, or None if no symbol
+        table names it.
+        """
         outermost = frame.lines[-1] if frame.lines else None
         if address < 0 or outermost is None or not outermost.system_name or outermost.offset > frame.rel:
             return None

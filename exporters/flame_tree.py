@@ -116,8 +116,8 @@ def start_nodes(
 def _framework(
     node: int, levels: Sequence[Level | None], calls: Mapping[int, Sequence[int]], weight: Sequence[int]
 ) -> list[int]:
-    """Return the interpreter functions from a node down to the last one of a library, as long as nearly all time of
-    each is in a single callee. The page can show them as one row.
+    """Return the nodes of a framework's functions through which nearly all time of a program passes: from this node
+    down to the last function of a library. The page can show them as one row.
     """
     path, length = [], 0
     while (level := levels[node]) is not None and level.kind == FrameKind.INTERPRETER and calls[node]:
@@ -145,8 +145,8 @@ def _by_name(level: Level, outermost: bool) -> bool:
 
 
 def _by_calls(profile: Profile, level: Level, outermost: bool, called: Sequence[Level]) -> bool:
-    """Return True for a frame that starts a program by its calls: a stripped program's `_start`, libc's `start_thread`
-    without a symbol, and the `main` of Rust.
+    """Return True for a frame that belongs to a program's start because of what it calls: a stripped program's
+    `_start`, libc's `start_thread` without a symbol, and the `main` of Rust.
     """
     if level.kind != FrameKind.NATIVE or level.module < 0:
         return False
@@ -169,12 +169,12 @@ Place = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class PageSource:
-    """The source lines for the flame graph's page, and the lines of each stack.
+    """The source lines that the flame graph's page shows, and for each stack the lines that it passes through.
 
     Attributes:
-        document: Data for the JSON. files: [path, 1 if changed after the recording, parts as [first line, texts]].
-            file,
-            line, frame (of FlameTree): columns of places. parent (as a distance), place: columns of chains.
+        document: Data for the JSON. `files` has entries [path, 1 if changed after the recording, parts as [first line,
+            texts]]. The columns `file`, `line` and `frame` (of FlameTree) describe places, the columns `parent` (as a
+            distance) and `place` describe chains.
         key: (nodes of the profile,) twice the number of each stack's chain, plus 1 if its innermost function is in the
             chain's last line.
     """
@@ -309,7 +309,7 @@ class FlameTree:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One function of a frame before it is added to the flame graph's tree.
+    """A function of a frame that is about to be added to the flame graph's tree.
 
     Attributes:
         frame: Index into FlameTree.frames.
@@ -325,7 +325,7 @@ class _Row:
 
 
 class _Builder:
-    """A builder that adds rows to a FlameTree, and keeps what is known of a node beyond the tree's columns."""
+    """A builder of a FlameTree, which stores what is known of a node in addition to the tree's columns."""
 
     def __init__(self, tree: FlameTree) -> None:
         self.tree = tree

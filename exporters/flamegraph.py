@@ -184,9 +184,10 @@ def _base64(data: bytes) -> str:
 
 
 def _data(profile: Profile, options: ExportOptions, beside: Beside | None = None) -> tuple[bytes, bytes]:
-    """Return the flame graph page's data: JSON of flat columns, and the columns of all samples (page_samples.py).
+    """Return the data of the flame graph's page: (JSON of flat columns, columns of all samples as page_samples.py packs
+    them).
 
-    Texts in the JSON are indices into `strings`; page.model.js reads it.
+    Texts in the JSON are indices into `strings`; page.model.js reads it. The last argument returns further entries.
     """
     tree = build_flame_tree(profile, options)
     samples = pack_samples(profile, tree.row)
@@ -242,11 +243,11 @@ def render_profile(profile: Profile) -> str:
 
 
 def render_iframe(writer: Callable[[BinaryIO], None], otherwise: str) -> str:
-    """Return a page as an iframe element.
+    """Return a page of the flame graph as an <iframe> element for a notebook.
 
     Args:
         writer: Function that writes the page.
-        otherwise: Text to show if the page is too large.
+        otherwise: Text to show in its place if the page has more than MAX_BYTES.
     """
     out = io.BytesIO()
     writer(out)

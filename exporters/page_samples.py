@@ -35,10 +35,8 @@ class PageSamples:
     Attributes:
         header: Description for the JSON. count: number of samples. tickNs, ticks: length and number of ticks. originNs:
             begin of the first tick, at or before the profile's start. spanNs: time from there to the end. gaps:
-                intervals
-            since the start in which nothing was recorded. widths: bytes of time, row, processor + 1 and each value; 0
-                for a
-            column that is left out because all its numbers are `same`. units: of the values.
+            intervals since the start in which nothing was recorded. widths: bytes of time, row, processor + 1 and each
+            value; 0 for a column that is left out because all its numbers are `same`. units: of the values.
         data: The columns.
     """
 
@@ -114,7 +112,9 @@ def _unit(values: I64, period: int) -> int:
 
 
 def _rounded(values: I64, row: I64, unit: int) -> I64:
-    """Return values as whole numbers of the rounding unit, so that the rounded values of each row keep their sum."""
+    """Return values divided by a unit and rounded, with the rounding error of each carried over to the next one of the
+    same row. So sums over a row stay exact to half a unit.
+    """
     if unit == 1:
         return values
     if values.min(initial=unit) == values.max(initial=unit):

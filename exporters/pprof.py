@@ -75,7 +75,9 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 
 
 def _merges(profile: Profile, tables: PprofTables) -> dict[int, bytes]:
-    """Return the pprof label of each marker frame for incomplete merges, by the frame's index."""
+    """Return by the index of a marker frame for an incomplete merge of interpreter frames the encoded pprof label that
+    says so.
+    """
     return {
         at: tables.label("merge", frame.title.strip("[]").removeprefix("merge: "))
         for at, frame in enumerate(profile.frames)
@@ -248,12 +250,14 @@ def order_modules(modules: Sequence[ModuleInfo]) -> list[int]:
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """Return the evidence of how a frame was found as a field of a pprof Location."""
+    """Encode how a frame was found (its source) as pyprof's own field of a pprof Location."""
     return encode_data(EXTRA_FIELD, encode_frame_message(frame))
 
 
 def encode_frame_message(frame: Frame) -> bytes:
-    """Return the evidence of how a frame was found as a protobuf message without its field number."""
+    """Encode how a frame was found (its source) as a protobuf message, without the number of the field that contains
+    it.
+    """
     parts = [encode_data(1, Trust(frame.trust).label.encode()), encode_data(2, frame.kind.name.lower().encode())]
     mark = frame.mark
     if mark is not None:
@@ -264,8 +268,8 @@ def encode_frame_message(frame: Frame) -> bytes:
 
 
 def encode_summary(summary: Summary) -> bytes:
-    """Return a recording's summary as a field of the pprof Profile: parts of `--summary`'s JSON, and missing debug
-    information of files.
+    """Encode a recording's summary as pyprof's own field of the pprof Profile: parts of the JSON of --summary, and
+    missing debug information of files.
     """
     whole = summary.to_json()
     names = ("rate_wanted", "rate_reached", "skipped", "errors", "stops", "not_stopped", "processor")

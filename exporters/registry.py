@@ -125,7 +125,7 @@ def find_format_for_file(path: str | PathLike[str]) -> Format | None:
 
 
 def _for_file(entry: Format, name: str) -> Format:
-    """Return the output format, with compression if it is a text format and the file's name ends in .gz."""
+    """Return the output format for a file name: a text format is compressed if the name ends in .gz."""
     if entry.text and name.lower().endswith(".gz"):
         return replace(entry, text=False, gzipped=True)
     return entry

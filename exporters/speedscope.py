@@ -150,7 +150,7 @@ def _entry(places: Counter[tuple[str, str, int]]) -> dict[str, str | int]:
 
 
 def _fragments(profile: Profile, frame_indices: list[bytes]) -> Callable[[int], bytes]:
-    """Return a function from a leaf node to the frame indices of its stack as JSON, outermost first.
+    """Make a function that returns the frames of a stack as speedscope's JSON, outermost first, for its leaf node.
 
     The function caches a few results, because stacks repeat.
     """

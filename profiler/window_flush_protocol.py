@@ -98,11 +98,15 @@ class FlushProtocol:
         return min(*self._wanted, self.given_ns + self._every_ns, self.limit_ns)
 
     def bound(self, now_ns: int) -> int:
-        """Return the time up to which the collector may yield samples now. Only for the collector."""
+        """Return the time up to which the collector may yield samples at now_ns: the first requested flush, the end of
+        the recording, or now_ns. Only for the collector.
+        """
         return max(min(*self._wanted, now_ns, self.limit_ns), self.given_ns)
 
     def ends_window(self, until_ns: int) -> bool:
-        """Return True if a flush was requested for this time or an earlier one. Only for the collector."""
+        """Return True if the collector's samples up to this time complete a window, because a flush was requested for
+        it or an earlier time. Only for the collector.
+        """
         return min(NEVER_NS, *self._wanted, NEVER_NS) <= until_ns
 
     def acknowledge_flush(self, until_ns: int) -> bool:
@@ -118,8 +122,12 @@ class FlushProtocol:
             return len(self._wanted) < len(before)
 
     def is_end_near(self, at_ns: int, every_ns: int) -> bool:
-        """Return True if the recording ended too soon after a time for another window, whose usual length is
-        every_ns.
+        """Return True if the recording has ended before the planned end of a window, or so soon after it that the rest
+        must belong to that window.
+
+        Args:
+            at_ns: Planned end of the window.
+            every_ns: Usual length of a window.
         """
         return bool(self.ended_ns) and self.ended_ns < at_ns + _MIN_LAST_WINDOW * every_ns
 
@@ -129,12 +137,12 @@ class FlushProtocol:
 
 
 class Stride:
-    """The ratio of sampling times to used sampling times of one recording.
+    """A factor by which sampling times are left out, which all collectors of a recording share.
 
     Any thread that enforces a budget may change it. Collectors read it before each use.
 
     Attributes:
-        every: Of this many sampling times one is used, and its samples stand for all of them.
+        every: Only one of this many sampling times is used, and its samples stand for all of them.
     """
 
     def __init__(self) -> None:

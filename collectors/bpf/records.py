@@ -132,8 +132,9 @@ _BASE = 3 + REGISTERS
 class Records:
     """Columns of n BPF sample records in order of time. sampler.h describes the fields.
 
-    Rows of a sample i are at [start[i], start[i + 1]) in a separate array, where start has n + 1 elements: `frame` for
-    `frames` (m, 5), `anchor` for `anchors` (k, 2), `text` for `texts` (j, 32), and `inside` for `kernel` (l, 1).
+    Some columns have a variable number of rows for each sample. They are stored in separate arrays with the start of
+    each sample's rows: sample i has the rows from start[i] up to start[i + 1]. The starts in `frame` belong to `frames`
+    (m, 5), `anchor` to `anchors` (k, 2), `text` to `texts` (j, 32), and `inside` to `kernel` (l, 1).
 
     Attributes:
         regs: Registers (n, k), in the columns of perf_arch.WIDE.
@@ -152,7 +153,8 @@ class Records:
         why: Why the thread stopped running: state of the task, for threads that leave their processor.
         call: Number of the thread's system call.
         waiting: Number of frames, at the end of each sample's rows, of interpreter evaluator calls that wait on the
-        stack. awaiting: Number of frames before those of tasks that await the running one.
+            stack.
+        awaiting: Number of frames before those of tasks that await the running one.
     """
 
     time_ns: I64
@@ -206,7 +208,7 @@ class Records:
         )  # fmt: skip
 
     def read_texts(self, pid: int) -> U64:
-        """Return the interpreter strings of all samples of a process."""
+        """Return the rows of interpreter strings, (j, 32) words, of all samples of a process."""
         _, texts = _part(self.text, self.texts, np.flatnonzero(self.pid == pid))
         return texts
 
@@ -336,7 +338,9 @@ def split_positions(words: U64, places: Sequence[int]) -> tuple[list[int], list[
 
 
 def _rows(words: U64, at: I64, counts: I64, width: int) -> tuple[I64, U64]:
-    """Return (index of each BPF record's first row, all rows) of the records' variable-length part."""
+    """Return the variable-length rows of BPF records: (index of each record's first row, all rows as (m, width)
+    words).
+    """
     starts = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
     inside = np.arange(starts[-1]) - np.repeat(starts[:-1], counts)

@@ -62,7 +62,10 @@ _AFTER_NS = 100_000_000
 
 
 class WaitRates:
-    """The limits for the rate at which the BPF program records single waits.
+    """The limits for single waits: which of them the BPF program records, and how much time it spends on copies of
+    their stacks.
+
+    The limits follow the rate of records, so that all recorded waits can be unwound.
 
     Attributes:
         least_ns: Shorter waits get no separate record, unless their stack was copied.
@@ -71,7 +74,7 @@ class WaitRates:
     """
 
     def __init__(self, most_ns: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
-        """Start with the longest limit: only the longest waits get a separate record (least_ns)."""
+        """Begin with the highest minimum: only waits of at least most_ns get a separate record."""
         self.least_ns, self.share = most_ns, _FIRST_SHARE
         self.most_ns = most_ns
         self._copies = self._ends = 0
@@ -229,9 +232,9 @@ class BpfSource:
         return {place.gil for place in reader.places() if place.gil} if reader is not None else set()
 
     def keep_only(self, pids: Container[int]) -> None:
-        """Forget all recorded processes except these, because they have ended.
+        """Forget all recorded processes except these, because the others have ended.
 
-        They are forgotten only at the second call, after their last records in the ring were read.
+        A process is forgotten only at the second such call, after its last records in the ring were read.
         """
         ended = {pid for pid in self._readers if pid not in pids}
         for pid in ended & self._ended:
@@ -318,7 +321,7 @@ class BpfSource:
         return replace(batch, stack=stack, chains=chains, labels=self._labels_of(records))
 
     def _labels_of(self, records: Records) -> dict[int, Labels]:
-        """Return the labels of the goroutines of samples, by their index."""
+        """Return the labels (runtime/pprof) of the goroutines that samples run, by the index of the sample."""
         unread = int(np.count_nonzero(records.flags & Flag.UNLABELED))
         if unread:
             self._diagnostics.count("goroutine_labels_unreadable", unread)
@@ -409,7 +412,13 @@ class BpfSource:
 
 
 def build_frame_rows(records: Records, texts: U64, words: U64) -> FrameRows:
-    """Return the interpreter frames of BPF records; `words` is the memory that the records were read from."""
+    """Return the interpreter frames of samples as rows that an interpreter's reader decodes.
+
+    Args:
+        records: Records that the BPF program wrote.
+        texts: Rows of interpreter strings (Records.texts).
+        words: Memory of the ring that the records were read from.
+    """
     halves = np.ascontiguousarray(records.frames[:, 3]).view(np.uint32).reshape(-1, 2)
     return FrameRows(
         start=records.frame,
@@ -443,7 +452,13 @@ def _copied_stack(records: Records, lane: np.int64, words: U64) -> CopiedStack:
 
 
 def read_labels(records: Records, lane: int) -> Labels:
-    """Return the labels of the goroutine of one sample: the rows of its texts."""
+    """Return the labels (runtime/pprof) of the goroutine that one sample's thread runs.
+
+    Args:
+        records: Records that the BPF program wrote. In `texts`, each row of the sample is one label as the program
+            copied it: the length of the name, the length of the value, then both.
+        lane: Index of the sample.
+    """
     rows = records.texts[records.text[lane] : records.text[lane + 1]]
     pairs = []
     for name_size, value_size, data in ((int(row[0]), int(row[1]), row[2:].tobytes()) for row in rows):

@@ -88,7 +88,7 @@ def read_program(machine: str = MACHINE) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class KernelTargets:
-    """The processes and events that the BPF program records.
+    """The choice of processes and events that the BPF program records.
 
     Attributes:
         rate_hz: Samples per second of each processor, 0 for none.
@@ -97,7 +97,7 @@ class KernelTargets:
         waits: True to record threads that leave their processors.
         runnable: True to include threads that are preempted.
         kernel: True to include the kernel's frames.
-        wakers: True to record wakers with their stacks.
+        wakers: True to record the threads that wake others, with their stacks.
         locks: True to record only waits for futexes.
         seeks: True to find interpreter evaluator calls that wait on stacks outside any chain (greenlets).
         tasks: True to find the asyncio tasks that await the one that a thread runs.
@@ -248,7 +248,9 @@ class BpfSampler:
         return place
 
     def set_interpreter_addresses(self, thread: ThreadPlace) -> None:
-        """Tell the BPF program the addresses of a thread's interpreter data. The known end of its stack is kept."""
+        """Tell the BPF program where the interpreter data of a thread is. What the program knows about the end of the
+        thread's stack stays valid.
+        """
         end, *_ = self._thread(thread.tid)
         self._set_thread(thread.tid, end, thread.address, thread.gil, thread.collecting)
 
@@ -345,7 +347,7 @@ def choose_overflow_rate(rate_hz: float) -> float:
 
 
 def _wanted(watched: KernelTargets) -> dict[str, int]:
-    """Return the constants that tell the BPF program which processes and events to record."""
+    """Return the values of the BPF program's constants that say which processes and events to record, by name."""
     return {
         "everything": watched.everything,
         "follow": watched.follow or watched.everything,
@@ -360,8 +362,8 @@ def _wanted(watched: KernelTargets) -> dict[str, int]:
 
 
 def _places(types: bytes) -> dict[str, int]:
-    """Return the BPF program's constants that depend on the kernel: the offsets of _OFFSETS and that of the thread
-    pointer.
+    """Return the values of the BPF program's constants that depend on the running kernel, by name: offsets of its
+    structures' members.
     """
     found = {name: find_member_offset(types, structure, member) for name, (structure, member) in _OFFSETS.items()}
     inside = find_member_offset(types, "thread_struct", HERE.thread_pointer)

@@ -113,7 +113,8 @@ class WaitTimes:
     room_ns: dict[int, int] = field(default_factory=dict)
 
     def set_room(self, tids: I64, since_ns: int, passed_ns: int) -> None:
-        """Set the rest of the elapsed time of threads that waited.
+        """Set the maximum waiting time of each thread that may still be accounted: the elapsed time minus what was
+        accounted of it.
 
         Args:
             tids: Threads of the stacks.
@@ -177,7 +178,9 @@ class _Open:
 
 
 class Waits:
-    """The waits of one recording. Threads that exist at its beginning are passed to note_threads().
+    """The account of the waits of one recording: for each thread, which of its wait time was already given to a stack.
+
+    Threads that exist at its beginning are passed to note_threads().
 
     Attributes:
         upto_ns: End of the accounted time.
@@ -279,7 +282,8 @@ class Waits:
         return times
 
     def _sum(self, times: WaitTimes, tid: int, blocked_ns: int, runnable_ns: int, now_ns: int, passed_ns: int) -> None:
-        """Account the kernel's sums of a thread's waits without records, at most for the elapsed time.
+        """Account the kernel's sums of those waits of a thread that have no separate records, at most for the elapsed
+        time.
 
         The sums may be of a later time than the table. The rest is accounted in the next call.
         """
@@ -350,7 +354,7 @@ class Waits:
             times.stackless.append(StacklessWait(tid, since, self._ns(since, time_ns), BLOCKED, -1))
 
     def _further(self, times: WaitTimes, tid: int, opened: _Open, until_ns: int, end: int = -1) -> None:
-        """Account the part of a wait that follows its already accounted part."""
+        """Account the part of a wait that follows the part whose stack was accounted before."""
         ns, since = self._ns(opened.accounted_ns, until_ns), opened.accounted_ns
         opened.accounted_ns = max(since, until_ns)
         if not ns:

@@ -73,7 +73,7 @@ def has_named_waker(ended: WaitEnds, n: int) -> bool:
 
 
 def describe_waker(ended: WaitEnds, n: int) -> Surroundings:
-    """Return the waker of an ended wait, for a thread that was not preempted."""
+    """Return the frames that name the waker of an ended wait. The waiting thread must not have been preempted."""
     if not has_named_waker(ended, n):
         return Surroundings(inner=NOBODY)
     name = ended.waker_name[n].split(b"\0", 1)[0].decode("utf-8", "replace")
@@ -93,7 +93,7 @@ _GIL_BYTES = 256
 
 @dataclass(slots=True)
 class _Joined:
-    """Consecutive waits of a thread for one lock, none of which was ended by another thread.
+    """Consecutive waits of one thread for one lock that count as one wait, because no other thread ended any of them.
 
     Attributes:
         lane: Index in the batch of the last wait's stack, or None if it was accounted before.

@@ -35,7 +35,15 @@ _BUCKETS = 64
 
 
 def defer_time(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> None:
-    """Add off-CPU time to the pool of time for which a stack must be found later."""
+    """Add off-CPU time of a thread to the pool of time for which a stack must be found later.
+
+    Args:
+        pool: The pool, which is changed.
+        tid: The thread.
+        blocked: True if the thread waited for more than a processor.
+        ns: Length of the off-CPU time.
+        now_ns: Current time, which is stored if the pool has no such time yet.
+    """
     key = (tid, blocked, max(ns, 1).bit_length() - 1)
     before, since = pool.get(key, (0, now_ns))
     pool[key] = (before + ns, since)
@@ -117,8 +125,14 @@ def distribute_time(
 
 
 def _nearest(targets: I64, keys: I64) -> I64:
-    """Return for each key the index of the candidate of the same thread and kind whose length class is nearest, -1 for
-    none.
+    """Return for each interval without a stack which interval with a stack has the most similar length.
+
+    Args:
+        targets: Sorted keys of intervals with a stack. A key stands for a thread, a kind and a length class.
+        keys: Keys of intervals without a stack.
+
+    Returns:
+        Indices in `targets` of the same thread and kind, -1 if there is none.
     """
     if not len(targets):
         return np.full(len(keys), -1, np.int64)
@@ -138,15 +152,15 @@ LaneIndices = Sequence[int] | I64
 
 @dataclass(frozen=True, slots=True)
 class DrainState:
-    """Information for attributing off-CPU intervals, in addition to their samples.
+    """Information of one reading of the rings about off-CPU intervals, in addition to switch records and samples.
 
     Attributes:
-        gaps: Times of which records were lost.
-        paused: Threads without records.
+        gaps: Spans of time in which records were lost.
+        paused: Threads without records, because their events are off.
         ran_ns: Running time of threads that are paused or were paused until the last reading.
         weak: Samples whose stacks have less information than out-of-band samples.
         late: Out-of-band samples of threads that had already been woken.
-        ends_window: True if no later drain belongs to the same window.
+        ends_window: True if no later reading belongs to the same window.
     """
 
     gaps: Sequence[Gap] = ()
@@ -193,9 +207,9 @@ def classify_intervals(
     Args:
         found: The intervals.
         opened: Intervals that continued from before, by tid.
-        drain: Further information for this reading of the rings.
-        preempted: See OffCpuIntervals.
-        looked_at_ns: See OffCpuIntervals.
+        drain: Further information from this reading of the rings.
+        preempted: True if intervals in which a thread only waited for a processor are attributed, too.
+        looked_at_ns: Time in ns after which a sleeping thread surely has an out-of-band sample.
     """
     whose = zip(found.tid.tolist(), found.carried.tolist(), strict=True)
     carried = [opened[tid] if is_carried else None for tid, is_carried in whose]
@@ -254,12 +268,13 @@ _NOTHING_ELSE = DrainState()
 
 
 class OffCpuIntervals:
-    """The off-CPU intervals of a recording.
+    """The off-CPU intervals of all threads of a recording, from one reading of the switch records to the next.
 
     Args:
-        preempted: True if off-CPU time spent waiting for a processor is attributed too.
-        now_ns: Start of the recording.
-        looked_at_ns: Duration of sleep after which a thread gets an out-of-band sample.
+        preempted: True if intervals in which a thread only waited for a processor are attributed, too.
+        now_ns: Current time, at which the attribution starts; earlier time is not attributed.
+        looked_at_ns: Time in ns after which a sleeping thread surely has an out-of-band sample. Shorter intervals may
+            have none.
     """
 
     def __init__(self, preempted: bool, now_ns: int, looked_at_ns: int) -> None:
@@ -280,8 +295,8 @@ class OffCpuIntervals:
         self._began_ns = self._gaps.until_ns = at_ns
 
     def add_threads(self, since_ns: Mapping[int, int]) -> None:
-        """Add threads whose switch records begin at these times. A thread of the last call is not new, and may have
-        ended since.
+        """Add threads whose switch records begin at these times, by tid. Threads that the last call already had are
+        ignored; they may have ended since.
         """
         for tid, since in since_ns.items() - self._met.items():
             at = max(since, self._began_ns)
@@ -290,7 +305,7 @@ class OffCpuIntervals:
         self._met = dict(since_ns)
 
     def resume_threads(self, tids: Iterable[int], at_ns: int) -> None:
-        """Continue with threads whose switch records resume. Their state is unknown."""
+        """Continue with paused threads whose switch records begin again at at_ns. Whether they run then is unknown."""
         tids = [tid for tid in tids if tid in self._open or tid in self._heard]
         for tid in tids:
             self._open[tid] = OpenInterval(at_ns, at_ns, True, sure=False)
@@ -354,7 +369,9 @@ class OffCpuIntervals:
         return result
 
     def _take_out(self, tids: Iterable[int]) -> set[int]:
-        """Remove the open intervals of threads whose switches are no longer recorded, and return these threads."""
+        """Remove the open intervals of threads whose switches are no longer recorded, and return those threads that had
+        one.
+        """
         waiting = {tid: self._open.pop(tid) for tid in tids if tid in self._open}
         for tid, each in waiting.items():
             self._set_aside(tid, each, self._gaps.until_ns)
@@ -466,7 +483,7 @@ class OffCpuIntervals:
         self._off.update(zip(tids.tolist(), np.minimum(off, 1).tolist(), strict=True))
 
     def _remember_shown(self, tid: I64, seen_ns: I64, wanted: Mask) -> None:
-        """Store which share of its off-CPU time the profile shows of each thread."""
+        """Store which share of each thread's off-CPU time the profile shows."""
         tids, place = np.unique(tid, return_inverse=True)
         off, shown = (np.bincount(place, each, len(tids)) for each in (seen_ns, np.where(wanted, seen_ns, 0)))
         some = off > 0
@@ -476,13 +493,13 @@ class OffCpuIntervals:
 def _emitted(
     found: Intervals, classes: IntervalClasses, share: I64, samples: int, out_of_band: int
 ) -> IntervalAttribution:
-    """Return the off-CPU intervals of one reading of the rings with the stacks to which their time is attributed.
+    """Convert the off-CPU intervals of one reading of the rings to the time that each sample stands for.
 
     Args:
         found: The intervals.
         classes: The sources of their stacks.
         share: Time (n,) that each interval's stack stands for.
-        samples: Number of samples.
+        samples: Number of samples at switches.
         out_of_band: Number of out-of-band samples.
     """
     result = IntervalAttribution(

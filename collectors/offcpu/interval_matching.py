@@ -154,7 +154,8 @@ _MIN_KNOWN = 0.05
 
 
 class Gaps:
-    """The spans of time without switch records of threads.
+    """The time for which there are no switch records, of all threads or of single ones, and the end of the attributed
+    time.
 
     Attributes:
         until_ns: End of the attributed time.

@@ -35,7 +35,9 @@ _MAX_SEEN = 4096
 
 @dataclass(eq=False)
 class PendingChanges:
-    """Changes of a process's mappings in order of time; `skipped` is True if more new mappings came than are kept."""
+    """A queue of changes of one process's mappings, in order of time. `skipped` is True if there were more new mappings
+    than it stores.
+    """
 
     skipped: bool = False
     _changes: list[tuple[int, int, Change]] = field(default_factory=list)
@@ -63,7 +65,7 @@ class PendingChanges:
 
 @dataclass(eq=False)
 class CodePlaces:
-    """Addresses at which each file's code was mapped in a process, by inode."""
+    """The addresses at which the code of each file was mapped in one process, by inode."""
 
     _seen: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
     _count: int = 0
@@ -187,7 +189,7 @@ class MappingHistory:
         return self.layout.mappings
 
     def hide_mappings(self) -> None:
-        """Hide all samples of the process's current program. Samples after an exec are wanted."""
+        """Leave out all samples of the process until it calls exec. Samples of the next program are wanted."""
         self._hidden = self.image
 
     def takes_mappings(self) -> bool:
@@ -251,9 +253,10 @@ class MappingHistory:
         return ids, spaces
 
     def _taken_changes(self) -> list[tuple[int, Change]]:
-        """Return the recorded changes of the mappings that are due, with their times.
+        """Remove the mapping changes that can be applied now from the queue, and return them with their times.
 
-        A reading of the maps during a change mixes two moments. It is used only if more changed than is kept.
+        A reading of /proc/PID/maps during a change mixes two moments. It is used only if more changed than the queue
+        stores.
         """
         changes, self._changes = self._changes, PendingChanges()
         reported = [at for at, change in changes if not isinstance(change, tuple)]

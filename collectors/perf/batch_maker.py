@@ -49,9 +49,9 @@ class RingBatches:
     """The batches from one reading of perf's ring buffers.
 
     Attributes:
-        scan: The records that were read.
-        running: Batches of threads on processors.
-        switched: All samples of threads that left their processors.
+        scan: The records that were read. Their memory must be released after the batches are unwound.
+        running: Batches of samples of threads that ran.
+        switched: One batch of all samples that were taken when threads left their processors.
         wanted: Mask of the samples of `switched` to keep.
     """
 
@@ -150,7 +150,9 @@ class BatchMaker:
         return RingBatches(found, split_by_width(batch, kept, samples.narrow), further, switched_kept)
 
     def _count_left_out(self, pids: npt.NDArray[np.int32]) -> None:
-        """Count samples that have no user registers, except for those of idle processors."""
+        """Count samples without user registers in the diagnostics, except for those of idle processors. `pids` has the
+        process of each.
+        """
         kernel = among(pids, self._of_kernel(set(pids[pids > 0].tolist())))
         if kernel.any():
             self._diagnostics.count("kernel_thread_sample", int(np.count_nonzero(kernel)))
@@ -190,7 +192,7 @@ class BatchMaker:
         return spaces, space
 
     def _kept(self, samples: SampleRecords, space: npt.NDArray[np.int32]) -> Mask:
-        """Return a mask of the samples that are yielded, and count samples of unknown processes."""
+        """Return a mask of the samples that a batch contains, and count those of unknown processes."""
         unknown = (space == 0) & ~among(samples.pid, self._excluded_pids)
         if unknown.any():
             self._diagnostics.count("unknown_process_sample", int(np.count_nonzero(unknown)))
@@ -243,7 +245,7 @@ class BatchMaker:
     def _batch(
         self, samples: SampleRecords, words: U64, spaces: dict[int, AddressSpace], space: npt.NDArray[np.int32]
     ) -> SampleBatch:
-        """Return all samples of perf's rings as one batch, with the registers of 64-bit code."""
+        """Return the samples of one reading as a single batch, with the registers of 64-bit code."""
         kind = np.full(len(samples), SampleKind.STOPPED, np.uint8)
         started = self._tracked.lives.started(samples.tid, samples.time_ns)
         self._saw(samples.tid, started)

@@ -217,7 +217,7 @@ class PerfCollector:
         return round(1e9 * self._options.flush_s)
 
     def _patience_ns(self) -> int:
-        """Return the maximum time in ns for which samples wait in the rings for further samples."""
+        """Return the maximum time in ns that a sample stays in the rings before it is read together with later ones."""
         patience_ns = self._longest_wait_ns()
         if self.members.tracked.young:
             patience_ns = min(patience_ns, self.young_wait_ns)
@@ -226,7 +226,9 @@ class PerfCollector:
         return patience_ns
 
     def yield_until(self, until_ns: int = FOREVER_NS) -> Iterator[SampleBatch]:
-        """Yield the samples up to a time without waiting, for callers that wait by themselves."""
+        """Yield the samples that were taken before until_ns, without waiting. It is for a caller that has its own
+        wait.
+        """
         self.waiting.note_ends()
         self._events.change_rates()
         yield from self._hand_out(until_ns)
@@ -257,7 +259,9 @@ class PerfCollector:
         members.tracked.forget_ended()
 
     def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
-        """Yield the samples in perf's rings up to a time, and release their memory after they were unwound."""
+        """Yield the samples in perf's rings that were taken before until_ns, and release their memory after they were
+        unwound.
+        """
         self._revive()
         found = self._events.scan(until_ns)
         self._events.took(found, self.maker.lost)
@@ -289,11 +293,13 @@ class PerfCollector:
         self._has_new_code |= feedback.has_new_code
 
     def leave_samples(self, elsewhere: Elsewhere) -> None:
-        """End batches() after the current samples, because another collector takes over. yield_until() continues, and
-        batches() may be called again.
+        """Make batches() return after the samples that are in the rings now, because another collector starts to sample
+        some threads by stops.
+
+        yield_until() still works, and batches() may be called again.
 
         Args:
-            elsewhere: Finds samples that another collector takes by stops from now on.
+            elsewhere: Returns a mask of the samples whose threads the other collector samples.
         """
         self._leaving = True
         self.maker.elsewhere = elsewhere

@@ -179,8 +179,8 @@ _MIN_REREAD_NS = 10_000_000_000
 
 
 class AbsentPages:
-    """A reader of pages at which the kernel's stack copies ended because the page was not in memory; `most` is the copy
-    size in bytes.
+    """A reader that touches absent pages of stacks, so that the kernel's later stack copies do not end there. `most` is
+    the copy size in bytes.
     """
 
     def __init__(self, max_bytes: int, clock: Callable[[], int] = time.monotonic_ns) -> None:

@@ -99,7 +99,7 @@ class ProcessorEvents:
         return found
 
     def take_over(self, old: ProcessorEvents) -> None:
-        """Report at the next check the processors on which the events that these replace no longer count.
+        """Check the processors on which replaced events no longer counted, so that the next check reports them.
 
         Args:
             old: The replaced events, which are still open.

@@ -38,22 +38,23 @@ as long as they do.
 
 
 class Ticks:
-    """The sampling rate that the kernel reached: the time in which events counted, and the number of records.
+    """A count of the sampling times that the kernel kept: the time for which perf events counted, and the number of
+    records.
 
-    An event counts while its thread is on a processor, and makes a record each 1/rate seconds of that. Both are read at
-    the same moment.
+    An event counts while its thread is on a processor, and makes a record each 1/rate seconds of that. Both numbers are
+    read at the same moment.
 
     Args:
         rate_hz: Sampling rate.
-        by_records: True if events also count time without records. That is time in the kernel if it is left out. For
-            events on processors it is idle time, at least at first. Then only the records and those that were lost are
-            known.
+        by_records: True if events also count time in which they make no records, so that only the records and the lost
+            ones tell the sampling times. That is time in the kernel if it is left out, and idle time for events on
+            processors.
         stride: Use only every n-th sample.
 
     Attributes:
         used: Number of sample records that found room and that the stride lets pass. For events on processors it
             includes those of all processes, because the stride uses the same share of each.
-        ticking_ns: Time in which the sampling times were due.
+        ticking_ns: Length of the time over which samples were due, in nanoseconds.
     """
 
     def __init__(self, rate_hz: float, by_records: bool, stride: Stride) -> None:
@@ -240,9 +241,10 @@ class EventManager:
         return self._last_records.estimate_endings(round(self.lost * 1e9 / self._rate_hz))
 
     def unwound(self, found: Scan, alive: Iterable[int]) -> None:
-        """Close perf events of ended threads, and replace events whose stack copies are too short or too long.
+        """Update the perf events after all samples of the last reading were unwound.
 
-        The caller has unwound all samples of the last reading.
+        Events of ended threads are closed. All events are replaced if their stack copies are too short or too long, or
+        if records of other processes fill the rings.
 
         Args:
             found: The records of the last reading.
@@ -256,7 +258,8 @@ class EventManager:
             self._replace(size, alive)
 
     def multiply(self, alive: Iterable[int]) -> None:
-        """Make more perf records than samples, because much of the time of short threads is in no record.
+        """Make several perf records per sample from now on, because much time of short-lived threads falls between two
+        records.
 
         Only events on threads need that.
 

@@ -143,9 +143,7 @@ class EventSet:
         return self._machine.reopen_events(list_online_cpus) if self._machine is not None else {}
 
     def take_over(self, old: EventSet) -> None:
-        """Take over the processors on which the events of an older set no longer counted. revive()
-        then reports them.
-        """
+        """Learn on which processors the events of an older set no longer counted, so that revive() reports them."""
         if self._machine is not None and old._machine is not None:
             self._machine.take_over(old._machine)
 
@@ -221,7 +219,7 @@ class EventSet:
         return self._ended_ns + sum(counted_ns(fd) for events in self._every for fd in events.fds.values())
 
     def owns(self, tid: int) -> bool:
-        """Return True if perf events were opened on this thread itself, so that it did not inherit them."""
+        """Return True if perf events were opened on this thread itself. False if it inherited them."""
         return tid in self._own
 
     @property

@@ -46,12 +46,13 @@ class Periods:
         return self.own.get(tid, self.default)
 
     def is_suitable(self, rates: Mapping[int, float], better: Periods, budget_hz: float) -> bool:
-        """Return True if a change to better periods of context-switch events is not worthwhile.
+        """Return True if these periods of context-switch events are good enough, so that a change to better ones is not
+        worthwhile.
 
         Args:
             rates: Switches off a processor per second, by tid.
-            better: The other periods.
-            budget_hz: Samples per second of all threads.
+            better: The periods that fit the rates best.
+            budget_hz: Maximum number of samples per second of all threads.
         """
         if sum(hz / self.find_period(tid) for tid, hz in rates.items()) > _TOO_MANY * budget_hz:
             return self == better
@@ -72,7 +73,12 @@ class Tuning:
         self._wait_s, self._hurry_s = 0.0, _FIRST_MEASUREMENT_S
 
     def count_switches(self, leaves: Mapping[int, int], seconds: float) -> None:
-        """Add how often each thread left a processor in some time to the counts from which new periods are chosen."""
+        """Add how often each thread left a processor in some time to the measurement from which new periods are chosen.
+
+        Args:
+            leaves: Number of switches off a processor, by tid.
+            seconds: Length of the time.
+        """
         for tid, count in leaves.items():
             self._counts[tid] = self._counts.get(tid, 0) + count
         self._seconds += seconds

@@ -128,8 +128,8 @@ class ProcessSet:
         return list(self.tracked.alive)
 
     def note_scan(self, found: Scan) -> None:
-        """Read forks, execs and mappings from perf's records before their memory is released, if take_new_processes()
-        is in use.
+        """Look for processes with new code in the records of one reading of perf's rings, before the memory of the
+        records is released. Nothing is done unless take_new_processes() is in use.
         """
         if self._news is not None and self._asked:
             self._fresh |= self._news.note_scan(found)
@@ -144,7 +144,9 @@ class ProcessSet:
         return fresh
 
     def follows_children(self, pid: int) -> bool:
-        """Return True if a process belongs to the recording, even if its fork record was not processed yet."""
+        """Return True if a process is recorded, itself or as a child of a recorded one. Its fork record may still be
+        unread.
+        """
         return self._news.is_recorded(pid) if self._news is not None else self._is_sampled(pid)
 
     @property
@@ -229,11 +231,15 @@ class RecordAccounts:
         return self._endings() if self.is_alone else None
 
     def start(self) -> None:
-        """Begin to account for time now."""
+        """Start to compare, for each recorded process, the processor time that the kernel counts with the time that
+        samples stand for.
+        """
         self._accounts.start(self._members.tracked.roots)
 
     def note_clocks(self) -> None:
-        """Note the kernel's processor times at the end of a window. Any thread may call this."""
+        """Read the kernel's processor time of each recorded process at the end of a window. Any thread may call
+        this.
+        """
         self._accounts.note_clocks()
 
     def note_offline(self, found: Silent) -> None:
@@ -242,7 +248,7 @@ class RecordAccounts:
             self._offline[cpu] = self._offline.get(cpu, 0) + ns
 
     def count_batch(self, batch: SampleBatch) -> None:
-        """Count the samples of a batch in the time that samples account for, by process.
+        """Add the time that the samples of a batch stand for to the accounts of their processes.
 
         Args:
             batch: Samples of the recorded processes, by this collector or by another one of the recording.
@@ -250,14 +256,16 @@ class RecordAccounts:
         self._accounts.count_batch(batch, self._members.tracked.root_of)
 
     def read_times(self, until_ns: int) -> None:
-        """Read the kernel's processor times of the recording if they are due, or if the window or the recording
-        ends.
+        """Read the kernel's processor times of the recorded processes, if the next reading is due by until_ns or a
+        window or the recording ends there.
         """
         force = until_ns == FOREVER_NS or self._options.handover.ends_window(until_ns)
         self._accounts.read_accounts(self._members.tracked.roots, force, self.slots())
 
     def totals(self) -> tuple[int, int]:
-        """Return the nanoseconds that samples should stand for, and those that they stand for."""
+        """Return two sums over all recorded processes: the nanoseconds that samples should stand for, and those that
+        they stand for.
+        """
         return self._accounts.totals()
 
     def retire(self) -> None:

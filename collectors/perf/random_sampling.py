@@ -85,7 +85,7 @@ class RandomRates:
         return self._hz[fd]
 
     def is_over(self, fd: int, samples: int) -> bool:
-        """Count samples that a perf event made, and return True if it is time for another rate.
+        """Count samples that a perf event made, and return True if the event must get another rate now.
 
         The time that the samples stand for decides, not their number. The average of the rates is the wanted one only
         if high and low rates last equally long. Time in which the event did not count is left out.
@@ -241,7 +241,7 @@ class Thinning:
 
 
 class Starvation:
-    """A check whether much of the processor time has no samples because threads are short.
+    """A check whether much processor time has no samples because threads live shorter than a sampling period.
 
     Attributes:
         check_interval_ns: Maximum time until the next call of is_starved(). It is short before the first decision.

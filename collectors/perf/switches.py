@@ -188,8 +188,7 @@ _FIRST_LOOK_S = 0.02
 
 
 class DutyCycle:
-    """Measured rates of context switches, and the threads whose perf events are off for a while because they switch too
-    often.
+    """The decision which threads switch so often that their perf events are off for a part of the time.
 
     If events are on the whole machine (`everything`), they are on or off for all threads.
 
@@ -197,7 +196,8 @@ class DutyCycle:
         paused: Threads whose events are off.
         rests: Number of threads whose events were ever off.
         rates: Switches per second by tid, from a measurement that was not used yet.
-        inherited: True if a thread above the limit only has inherited events.
+        inherited: True if a thread that switches too often only has inherited events, which cannot be switched off
+            alone.
     """
 
     def __init__(self, everything: bool, processors: int) -> None:
@@ -220,8 +220,10 @@ class DutyCycle:
         return frozenset({EVERY_THREAD}) if self._gap is not None else self.paused
 
     def take_gaps(self) -> list[Gap]:
-        """Return the spans in which the whole machine's perf events were off, until now or until they were switched on
-        again.
+        """Return the span of time in which the whole machine's context-switch events were off, in a list that is empty
+        if there is none.
+
+        The end of the span is FOREVER_NS while the events are off; the span is then returned again by the next call.
         """
         gap = self._gap
         if gap is not None and gap[1] != FOREVER_NS:
@@ -313,15 +315,15 @@ _NO_THREAD = 2**31
 
 @dataclass(frozen=True, slots=True)
 class SwitchReading:
-    """The records that were read from the rings of context switches.
+    """The records from one reading of the rings of context-switch events.
 
     Attributes:
-        samples: Samples of threads that left their processor.
+        samples: Samples of threads that left their processors.
         switches: Switches, and ends of threads.
         pid: Process of each context switch.
-        gaps: Times without records.
-        paused: Threads without records.
-        scan: The scan, which releases the memory.
+        gaps: Spans of time in which records were lost or events were off.
+        paused: Threads whose events are off because they switch too often, so that they have no records.
+        scan: The records themselves; their memory must be released through it.
     """
 
     samples: SampleRecords
@@ -525,7 +527,9 @@ class Switches:
             events.retune(better)
 
     def _renew(self, size: int, pids: Iterable[int]) -> bool:
-        """Replace all context-switch events by new ones, and return True if the kernel permits that."""
+        """Replace all context-switch events by ones that copy `size` stack bytes, and return True if the kernel permits
+        that.
+        """
         old, before = self._events, self._size.bytes
         self._size.set_size(size)
         try:

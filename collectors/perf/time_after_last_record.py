@@ -30,7 +30,7 @@ class _Life:
 
 
 class LastRecords:
-    """The last perf records of living threads, and sums over ended threads."""
+    """The time of the last perf record of each living thread, and sums over ended threads of the time after it."""
 
     def __init__(self) -> None:
         self._lives: dict[int, _Life] = {}

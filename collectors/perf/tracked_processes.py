@@ -111,7 +111,11 @@ class ProcessEvents:
         return pid in self._coming or self._sampled(pid)
 
     def _walk(self, ring: Ring, position: int, named_pids: set[int], born: dict[int, int]) -> int:
-        """Read the new records of one perf ring, and return the position after the last one."""
+        """Read the new records of one perf ring without consuming them, and note processes with new code.
+
+        Returns:
+            The position after the last record.
+        """
         head, words = ring.head, self._rings.words
         for _ in range(_MAX_RECORDS):
             if position >= head:
@@ -151,7 +155,9 @@ class CompiledFiles:
         self._read: dict[tuple[int, str], CompilerFiles] = {}
 
     def read_ahead(self, pid: int, comm: str) -> None:
-        """Read the command line of a process whose exec record is still in a perf ring."""
+        """Read the command line of a process whose exec record is still unread in a perf ring, because the process may
+        end before the record is read.
+        """
         if may_be_compiler(comm):
             self._read[pid, comm] = compiler_files(comm, procfs.read_arguments(pid))
 
@@ -180,7 +186,7 @@ _FOREVER_NS = 2**62
 
 
 class ThreadNames:
-    """Names of threads; `lives` has the threads' start times, `files` the source files of compilers."""
+    """The names of threads over time. `lives` has the threads' start times, `files` the source files of compilers."""
 
     def __init__(self, lives: ThreadLives, files: CompiledFiles) -> None:
         self._lives = lives

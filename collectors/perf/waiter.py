@@ -41,7 +41,7 @@ _HAND_OUT_NS = 200_000_000
 
 
 class Waiter:
-    """A wait of one thread for the end of processes (pidfds), records in rings, and wakeups.
+    """A poll of pidfds, ring buffers and a wakeup descriptor, for one thread.
 
     wake() may be called from a signal handler and from other threads.
 
@@ -86,7 +86,7 @@ class Waiter:
             self._poll.register(fd, _ONCE)
 
     def clear_notice(self) -> None:
-        """Wait for further reports of new processes, because the caller looks for those that were reported."""
+        """Allow further reports of new processes, because the caller now looks for those that were reported."""
         if self.notified:
             self.notified = False
             for fd in self._alarms:
@@ -144,7 +144,7 @@ class WatchTimes:
         return self.left_ns(now_ns, notified) == 0
 
     def note_watch(self, now_ns: int, again_ns: int, found: bool) -> None:
-        """Note that a check for new processes was made.
+        """Note that a check for new processes was made, and choose the time of the next one.
 
         Args:
             now_ns: Time of the check.
@@ -167,8 +167,9 @@ class WatchTimes:
 
 
 class Cadence:
-    """The time for which samples may wait for other samples in perf's rings (`wait_ns`). It starts short, so that
-    learning begins.
+    """The maximum time for which samples wait for others in perf's rings (`wait_ns`) before they are read as one batch.
+
+    It starts short, so that the copy size is learned early.
     """
 
     def __init__(self, options: CollectOptions, hold_s: float = 0.0) -> None:
@@ -226,7 +227,9 @@ class RecordWait:
         self._alarm: MappingAlarm | None = None
 
     def open_alarm(self, reader: RingReader) -> None:
-        """Let the kernel report new code if `watch` must learn of it soon, so that the rings need not be polled."""
+        """Open events that wake the collector at new executable mappings, if `watch` must learn of them soon. The rings
+        then need not be polled.
+        """
         if self.watch is None or self._wakes or self._alarm is not None:
             return
         with contextlib.suppress(PerfNotAllowed):

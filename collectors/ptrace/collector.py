@@ -218,8 +218,8 @@ class PtraceCollector:
             self._targets.settle_young(self._accounts.spent_ns)
 
     def _look_after(self, most_ns: int) -> bool:
-        """Read and release threads that stop later than expected, for a limited time. Return False if there are
-        none.
+        """Sample and release threads that stop later than expected, for at most this many nanoseconds. Return False if
+        there are none.
         """
         if not self._stopper.stopped_threads:
             return False
@@ -232,7 +232,9 @@ class PtraceCollector:
         return True
 
     def _tick(self, rest: RestOfRound | None = None) -> Iterator[SampleBatch]:
-        """Sample all threads that are due at one sampling time, or the rest of them."""
+        """Sample all threads that are due at one sampling time. If the compiled sampling loop began the round, continue
+        with the rest of it.
+        """
         stopped_before = self._stopper.stopped_ns
         try:
             self._guard.enter()
@@ -265,13 +267,15 @@ class PtraceCollector:
         self._scheduler.clock.note_pause(self._stopper.stopped_ns - stopped_before)
 
     def _visit(self) -> None:
-        """Switch to sampling from each processor in turn if that gives better samples."""
+        """Begin to pin the sampler to one processor after the other if that gives better samples (see OnCpuTurns)."""
         if self._sampler.turns.start_visit(self._targets.by_pid, self._targets.brief):
             self._scheduler.set_visits(len(self._sampler.turns.visited))
 
     def _sample_displaced(self) -> Thread | None:
-        """Sample the thread that the sampler displaced from its processor, before it moves. Return None if it belongs
-        to no target.
+        """Sample the thread that lost its processor to the sampler, before the scheduler moves it to another one.
+
+        Returns:
+            The thread, or None if it belongs to no sampled process.
         """
         if self._builder.full:
             return None
@@ -296,8 +300,8 @@ class PtraceCollector:
         return thread
 
     def _to_look_at(self) -> list[TracedProcess]:
-        """Return the processes to sample at this visit of a processor: all, or none if only one displaced thread is
-        sampled and was found already.
+        """Return the processes whose threads this round checks: all of them, or none if only the displaced thread is
+        sampled and was already found.
         """
         targets, turns = list(self._targets.by_pid.values()), self._sampler.turns
         done = turns.must_search and not turns.is_for_steady and all(target.is_searched for target in targets)
@@ -417,7 +421,9 @@ class PtraceCollector:
 
 
 def _seldom(threads: int) -> tuple[Note, ...]:
-    """Return a note for the summary about threads whose system calls were cut short by stops."""
+    """Return a note for the summary about threads that are stopped seldom, because stops cut their system calls short.
+    `threads` is their number.
+    """
     if not threads:
         return ()
     return (make_note("calls_cut_short", threads=threads, rounds=TRANSFERRING),)

@@ -47,16 +47,18 @@ _kept: weakref.WeakSet[OuterStack] = weakref.WeakSet()
 
 @dataclass(slots=True, eq=False)
 class DeepStack:
-    """The state of one thread whose stack is longer than what one stop copies.
+    """The state of one thread whose stack is longer than what one stop copies. The outer part is read separately, while
+    the thread runs.
 
     Attributes:
         outer: The part of the stack that was read while the thread ran.
         reach: Number of bytes that a stop copies.
-        due: True if the rest must be read again.
-        rest: Number of stops at which the outer part is not read, because reading it was not useful before.
-        longest: Maximum length seen.
-        places: Ends of the parts that walks missed.
-        bridged: Number of bytes of the copy that a walk needed which continued at the root of the stack; 0 if none did.
+        due: True if the outer part must be read again.
+        rest: Number of further stops at which the outer part is not read, because reading it was not useful before.
+        longest: Maximum length of the stack seen so far, in bytes.
+        places: Ends of the parts that walks needed and did not find.
+        bridged: Number of bytes of the copy that sufficed for a walk whose next frame was near the root of the stack; 0
+            if there was no such walk.
     """
 
     outer: OuterStack | None = None
@@ -72,7 +74,9 @@ class DeepStack:
     _turn: itertools.count[int] = field(default_factory=itertools.count)
 
     def choose_copy(self, base: int, max_bytes: int) -> int:
-        """Return the number of bytes to copy of a deep stack from `base` on: `max_bytes` to read the rest again."""
+        """Return how many bytes of a deep stack a stop copies, starting at `base`. It is `max_bytes` if the outer part
+        will be read again.
+        """
         outer = self.outer
         if self.bridged:
             return min(max_bytes, max(2 * self.bridged, _MIN_LENGTH))
@@ -81,10 +85,11 @@ class DeepStack:
         return min(max_bytes, max(self.reach, outer.avma + _OVERLAP - base))
 
     def choose_ranges(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts (avma, size) of a deep stack to read beyond its copy.
+        """Return the parts (avma, size) of a deep stack that a stop reads in addition to its copy, to see if the outer
+        part has changed.
 
-        They are equally distant places, which differ at each stop, the places that walks missed, the part after the
-        copy, and the outermost part.
+        They are places at equal distances, which differ at each stop, the places that walks needed and did not find,
+        the part next to the copy, and the outermost part.
         """
         last = max(first, end - _END)
         stride = max((last - first) // _SPOTS & -8, _SPOT)
@@ -101,7 +106,9 @@ class DeepStack:
         return self.outer is not None and not self.due and base + size >= self.outer.avma + _OVERLAP
 
     def can_read_rest(self, length: int) -> bool:
-        """Return True if the rest of a deep stack should be read now, given the length of the whole stack."""
+        """Return True if the outer part of a deep stack should be read now; `length` is the length of the whole stack
+        in bytes.
+        """
         if self.rest > 0:
             self.rest -= 1
             return False

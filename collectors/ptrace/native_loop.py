@@ -32,11 +32,11 @@ _DECODING_NS = 200_000
 
 
 class PythonCheck(NamedTuple):
-    """Python functions for threads that the compiled sampling loop leaves alone, such as those in a system call.
+    """The Python functions for threads that the compiled sampling loop does not handle, such as those in a system call.
 
     Attributes:
-        check: Checks a thread, with the number of rounds that the check stands for.
-        concluded: Function that handles the outcome of a stop.
+        check: Looks at a thread and samples it if it runs. The number of rounds is that for which this check counts.
+        concluded: Handles the outcome of a stop that the loop began and Python finished.
     """
 
     check: Callable[[Thread, int], None]
@@ -44,21 +44,31 @@ class PythonCheck(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The slots of a SamplingClock; shift_ns is how far the slots have moved since the first one."""
+    """The spacing of the sampling times of a SamplingClock, as the compiled sampling loop gets it.
+
+    Attributes:
+        period_ns: Time between two sampling times in nanoseconds.
+        shift_ns: Delay of all further sampling times because the sampler was late, less than a period.
+    """
 
     period_ns: int
     shift_ns: int
 
 
 class RoundsResult(NamedTuple):
-    """The result of rounds of samples by the compiled sampling loop.
+    """The report of the compiled sampling loop about the rounds that it was given in advance.
+
+    In one round, the loop checks each thread of the process that is due: it takes a sample if the thread runs. A round
+    that
+    has begun may be left for Python to finish.
 
     Attributes:
-        done: Number of rounds that have ended.
-        passed: Number of requested rounds that are over or were too late.
-        shift_ns: Shift of the grid.
-        left: Remaining checks of the current round, or None if there is no current round.
-        changed: True if the process has changed, so that none of the remaining checks is valid.
+        done: Number of rounds that the loop completed.
+        passed: Number of the given rounds that it completed or skipped because their sampling time was over.
+        shift_ns: New value of Grid.shift_ns.
+        left: Checks that Python still has to make in the round that has begun. None if no round has begun.
+        changed: True if the process has other threads, mappings or children now. The caller must then discard `left`
+            and read the process again.
     """
 
     done: int
@@ -69,14 +79,14 @@ class RoundsResult(NamedTuple):
 
 
 class _Undecoded(NamedTuple):
-    """A sample whose interpreter frames must be decoded.
+    """A sample in the batch whose interpreter frames were copied as raw memory and must still be decoded.
 
     Attributes:
-        lane: Number of the sample in the batch.
+        lane: Index of the sample in the batch.
         thread: The sample's thread.
-        came: Result of the compiled sampling loop.
-        offset: Offset of the stack copy in the builder's memory.
-        plan: Plan by which the frames were read.
+        came: The row that the compiled sampling loop filled for the sample.
+        offset: Offset of the stack copy in the builder's memory, in bytes.
+        plan: Plan by which the memory of the frames was read.
     """
 
     lane: int
@@ -87,7 +97,7 @@ class _Undecoded(NamedTuple):
 
 
 class NativeRounds:
-    """The rounds of samples that the compiled sampling loop makes for one collector.
+    """The interface of one collector to the compiled sampling loop, which checks and samples threads in rounds.
 
     Attributes:
         taken: Threads that got samples. The reader of this set clears it.
@@ -119,8 +129,9 @@ class NativeRounds:
     def is_usable(self, target: TracedProcess) -> bool:
         """Return True if the compiled sampling loop can sample a process now.
 
-        Python handles threads that have not stopped yet, visited processors, 32-bit programs, and Go programs, whose
-        threads change between stacks.
+        It cannot if a thread has been interrupted and has not stopped yet, if the sampler is pinned to one processor
+        after the other, for a 32-bit program, and for a Go program, whose threads change between stacks. Python does
+        the round then.
         """
         is_go = target.reader is not None and target.reader.goroutines is not None
         suits = self._wanted and target.spaces.image.arch.word == WORD and not is_go
@@ -130,8 +141,8 @@ class NativeRounds:
         return not (self._stopper.stopped_threads or self._turns.visited or self._builder.full or self._undecoded)
 
     def is_running_on(self, target: TracedProcess) -> bool:
-        """Return True if the compiled sampling loop may also wait for sampling times. It may not if other Python
-        threads need the interpreter.
+        """Return True if the compiled sampling loop may also sleep until sampling times. It may not if other Python
+        threads need the GIL.
         """
         return libc.can_read_without_gil() and self.is_usable(target)
 
@@ -161,17 +172,17 @@ class NativeRounds:
     def run_future_rounds(
         self, target: TracedProcess, ahead: Sequence[Round], grid: Grid, news: int, python: PythonCheck
     ) -> RoundsResult:
-        """Sample the next rounds by the compiled sampling loop. is_running_on() must be True.
+        """Sample a process in its next rounds by the compiled sampling loop. is_running_on() must be True.
 
-        The loop waits for most of the rounds. The others are made as they become due while frames are decoded.
-        Remaining frames wait for decode_samples().
+        The loop itself waits for the sampling times of most rounds. The last rounds are made between the decoding of
+        frames, as they become due. Frames that are not decoded at the end wait for decode_samples().
 
         Args:
             target: The process.
-            ahead: The rounds.
-            grid: The slots of the sampling clock.
+            ahead: The next rounds, each with its sampling time and threads.
+            grid: Spacing of the sampling times.
             news: Descriptor that becomes readable when a process has started, or -1.
-            python: Handles unusual threads.
+            python: Functions for threads that the loop does not handle.
         """
         rounds, first, last = self._rounds, ahead[0].due[0], ahead[-1].due[0]
         meanwhile = min(len(ahead) ** 2 * _DECODING_NS // max(last - first, 1), len(ahead) // 2)
@@ -232,7 +243,9 @@ class NativeRounds:
         self._turns.set_turn(bool(rounds.own_is_read), rounds.own_began_ns, bool(rounds.own_is_wanted))
 
     def _goes_on(self, target: TracedProcess) -> bool:
-        """Return True if the compiled sampling loop may continue its round after Python has checked a thread."""
+        """Return True if the compiled sampling loop may continue its round after Python has checked one thread of
+        it.
+        """
         spaces, stopper, turns = target.spaces, self._stopper, self._turns
         is_same = spaces.current is self._space and spaces.settled
         return is_same and not (stopper.stopped_threads or turns.visited or self._builder.full)

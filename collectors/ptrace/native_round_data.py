@@ -52,19 +52,20 @@ class FramesRead:
 
 
 class StopReads:
-    """A model.interpreter_frame_reading.Gather that returns interpreter data that was read in a stop.
+    """The interpreter data that the compiled sampling loop read in one stop, as a function of memory ranges.
 
-    The first call returns everything that the plan reads at once. Later calls return what the chain of frames led to.
-    What was not read is missing.
+    It stands in for the function that reads a live process (Gather in model.interpreter_frame_reading). The first call
+    returns all that the plan reads in one system call. Later calls return what was read by following the chain of
+    frames. The result ends at the first range that was not read.
     """
 
     def __init__(self, memory: memoryview, begin: int, size: int) -> None:
         """Parse what the compiled sampling loop has read in a stop.
 
         Args:
-            memory: The buffer of the compiled sampling loop.
-            begin: Start of the results.
-            size: Number of bytes that the plan reads at once.
+            memory: The buffer that the loop has filled.
+            begin: Offset in bytes at which the results of this stop start.
+            size: Number of bytes that the plan reads in one system call.
         """
         self._memory = memory
         self._begin = begin
@@ -115,15 +116,15 @@ class Round(NamedTuple):
 
 
 class NativeRows:
-    """The structures that the compiled sampling loop reads and fills.
+    """The structures that Python and the compiled sampling loop share: Python fills in the work, the loop the samples.
 
     Attributes:
-        rounds: The structure that the compiled sampling loop gets.
-        samples: Samples that the compiled sampling loop has taken.
+        rounds: The structure whose address the loop gets; it refers to all others.
+        samples: Rows for samples, filled by the loop.
         checks: Checks of all rounds, one after the other.
         threads: Threads of the checks, each once, in the order of their rows.
         behind: For each round the index after its last check.
-        plans: Current plans for interpreter frames.
+        plans: Current plan for the interpreter frames of each thread.
         stop: Flag that ends the rounds.
     """
 
@@ -266,8 +267,11 @@ class NativeRows:
         return FramesRead(plan, StopReads(self._memory, came.frames - self._arena.address, size))
 
     def make_stopped_thread(self, check: int, weight: int) -> StoppedThread:
-        """Return the stopped thread of a check by the compiled sampling loop; `weight` is that of a check that stands
-        for one round.
+        """Return the stopped thread for a check that the compiled sampling loop made.
+
+        Args:
+            check: Index in `checks`.
+            weight: Weight of a sample that counts for one round.
         """
         assert self._target is not None
         thread, rounds = self.checks[check]

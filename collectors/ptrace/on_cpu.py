@@ -84,20 +84,25 @@ def _shorten_slice() -> None:
 
 
 class OnCpuTurns:
-    """A tracker of which threads have a processor and which one the sampler has displaced.
+    """A tracker of which threads run on a processor, and which one the sampler took its processor from.
+
+    The sampler takes a processor by waking up at a sampling time: the scheduler then preempts ("displaces") the thread
+    that ran there.
 
     Attributes:
-        visited: Processors that are visited in turn; empty while all threads are sampled from any processor.
-        own: Descriptor of the sampler's /proc/.../sched, or -1 if turns are not used.
+        visited: Processors to which the sampler is pinned one after the other, one for each sampling time ("a visit").
+            Empty while the sampler may run anywhere.
+        own: Descriptor of the sampler's /proc/.../sched, or -1 if the kernel's counts of turns are not used.
     """
 
     def __init__(self, ptrace: PtraceCalls, alone: bool, may_visit: bool) -> None:
-        """Prepare to track which threads the sampler displaces.
+        """Create a tracker that reads nothing before start_turns().
 
         Args:
             ptrace: System calls of the sampler.
-            alone: True if no other collector samples between two rounds.
-            may_visit: True if more rounds per second are permitted.
+            alone: True if no other collector samples between two sampling times.
+            may_visit: True if the sampler may be pinned to one processor after the other. It then needs one sampling
+                time for each processor in a sampling period, which a limit on overhead does not permit.
         """
         self._alone = alone
         self._may_visit = may_visit
@@ -121,7 +126,9 @@ class OnCpuTurns:
             self._allowed = os.sched_getaffinity(0)
 
     def make_ready(self) -> None:
-        """Move the sampler to the next processor and raise its priority, before the sleep until a sampling time."""
+        """Prepare the sampler for the sleep until a sampling time: pin it to the next processor, and raise its
+        priority.
+        """
         if self.visited:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, (self.visited[self._visits // _STAY % len(self.visited)],))
@@ -177,7 +184,8 @@ class OnCpuTurns:
         self._is_read, self._began_ns = is_read, began_ns or -1
 
     def count_checks(self, thread: Thread, checks: int, waiting: int) -> None:
-        """Add the checks that the compiled sampling loop made for a thread, unless the thread is steady.
+        """Add the checks that the compiled sampling loop made of a thread to the counts that decide whether processors
+        are visited in turn. Nothing is counted for a thread that rarely leaves its processor.
 
         Args:
             thread: The checked thread.
@@ -249,10 +257,10 @@ class OnCpuTurns:
 
     @property
     def must_search(self) -> bool:
-        """True if the thread that the sampler displaced must be looked for before all others.
+        """True if a round must begin with a search for the thread that the sampler displaced from its processor.
 
-        An idle processor takes such a thread, mostly before all threads are checked. A sampler with priority displaces
-        enough threads without this.
+        An idle processor takes over such a thread, mostly before all threads are checked. A sampler with raised
+        priority displaces enough threads without a search.
         """
         return bool(self.visited) and not self._ptrace.raises_priority and self._began_ns >= 0
 
@@ -279,27 +287,32 @@ class OnCpuTurns:
         )
 
     def count_asleep(self) -> None:
-        """Count a thread that seemed to run but was asleep before it stopped."""
+        """Count a thread that seemed to run when it was checked but was asleep before it stopped. Many of them make the
+        sampler visit the processors in turn.
+        """
         self._unsure += 1
 
     @property
     def is_for_steady(self) -> bool:
-        """True if this visit to a processor samples threads that rarely leave their processor."""
+        """True if this round also samples threads that rarely leave their processor, wherever they run."""
         return not self.visited or self._visits % len(self.visited) == 0
 
     @property
     def must_list(self) -> bool:
-        """True if all child processes are listed at this visit to a processor, although the displaced thread is looked
-        for first.
+        """True if this round lists all child processes, although it begins with a search for the thread that the
+        sampler displaced.
         """
         return not self.must_search or self._visits % _LISTED == 0
 
     def start_visit(self, pids: Iterable[int], brief: int) -> bool:
-        """Begin to visit the processors in turn if that gives better samples and is possible. Return True if so.
+        """Begin to pin the sampler to one processor after the other, if that gives better samples and is possible.
 
         Args:
-            pids: The targets.
-            brief: Number of processes that ended before they were read.
+            pids: The sampled processes.
+            brief: Number of processes that ended before they could be read.
+
+        Returns:
+            True if the sampler now visits the processors in turn.
         """
         unsure = self._asked >= _MIN_ASKED and self._unsure >= _UNSURE * self._asked
         short = brief >= _BRIEF and not self._ptrace.raises_priority

@@ -47,7 +47,11 @@ _MIN_INTERVAL = 2
 
 
 class IdleSubsampling:
-    """Subsampling of the idle threads of one process; `random` returns a number uniform in [0, 1)."""
+    """A choice of the threads of one process that a round checks: all active threads, and a random part of those that
+    sleep.
+
+    `random` returns a number uniform in [0, 1).
+    """
 
     def __init__(self, random: Callable[[], float]) -> None:
         self._random = random
@@ -225,13 +229,13 @@ class TracedProcess:
             return True
 
     def look_at_modules(self, builder: BatchBuilder[ArenaMemory], force: bool = False, last: bool = False) -> None:
-        """Read the mappings of the process if the budget allows, and assign samples since the last reading to their
-        address space.
+        """Read /proc/PID/maps if the budget for that allows it, and assign the samples since the last reading to
+        address spaces.
 
         Args:
             builder: The batch with the samples.
-            force: Ignore the budget.
-            last: True before the batch is yielded.
+            force: True to ignore the budget.
+            last: True for the last call before the batch is yielded.
         """
         for lane, space in self.spaces.refresh_space(time.monotonic_ns, force, last=last):
             builder.move_to_space(lane, space)
@@ -254,7 +258,7 @@ class TracedProcess:
 
     @property
     def is_many(self) -> bool:
-        """True if the process has so many threads that not every round checks all."""
+        """True if the process has so many threads that one round checks only some of them."""
         return len(self.threads) >= MIN_SUBSAMPLED_THREADS
 
     @property
@@ -263,7 +267,7 @@ class TracedProcess:
         return self._count
 
     def _meet(self, tid: int) -> Thread:
-        """Add a thread of the process that was not known before.
+        """Add a new thread of the process to its known threads and return it.
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -286,7 +290,9 @@ class TracedProcess:
 
     @property
     def is_searched(self) -> bool:
-        """True if find_displaced() checks all threads of this process."""
+        """True if find_displaced() looks at the threads of this process. It does not if they are too many or selected
+        by name.
+        """
         return self._options.thread is None and 0 < self._count <= _FEW
 
     def find_displaced(self, is_displaced: Callable[[bytes], bool]) -> Thread | None:
@@ -307,7 +313,7 @@ class TracedProcess:
         return None
 
     def _newcomer(self, tid: int) -> Thread:
-        """Add a new thread of the process that is sampled before the next update().
+        """Add a thread that must be sampled now, before the next update() would find it, and return it.
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -328,14 +334,14 @@ class TracedProcess:
         return self._choice.select_threads(self.threads, self.describe_thread)
 
     def _has_lost_one(self) -> bool:
-        """Return True if a thread of the process that was checked in this round has ended. Only the check shows
-        that.
-        """
+        """Return True if a check in this round found that a thread of the process has ended."""
         return any(thread.ended for thread, _ in self._turn)
 
     def find_late_threads(self) -> list[tuple[Thread, int]]:
-        """Return threads of the process that replaced ended ones since update(). The number of threads alone did not
-        show that.
+        """Return the threads that started since update() while as many others ended, each with the number of rounds
+        that its check stands for.
+
+        update() counts threads, and their number has not changed.
         """
         if not self._has_lost_one():
             return []
@@ -375,12 +381,14 @@ class TracedProcess:
         return self.describe_known(tid, name)
 
     def _named(self, comm: str) -> str:
-        """Return the name of the process's current program, with the file on which a compiler works."""
+        """Return the name of the process's current program. For a compiler, the name of the file that it compiles is
+        added.
+        """
         self._file = compiler_files(comm, procfs.read_arguments(self.pid)).file() if may_be_compiler(comm) else ""
         return process_name(comm, self._file)
 
     def describe_known(self, tid: int, name: str) -> ThreadInfo:
-        """Return the description of an existing thread of the process with a given name."""
+        """Return the description (ThreadInfo) of a thread of the process whose name was already read."""
         thread = self.threads.get(tid)
         started = thread.started if thread else 0
         return ThreadInfo(self.pid, tid, name, self.name, started, self.started)

@@ -49,10 +49,10 @@ class Scheduler:
 
     Attributes:
         stopping: True if sampling has ended.
-        ticks: Number of sampling times that were kept.
-        ticking_ns: Time in which the sampling times were due.
-        visits: Number of processors that are visited one after the other at each sampling time; 1 if all threads are
-            sampled from one.
+        ticks: Number of sampling times at which the sampler woke up in time.
+        ticking_ns: Length of the time over which sampling times were planned, in nanoseconds.
+        visits: Number of processors to which the sampler is pinned one after the other, once each in a sampling period;
+            1 if the sampler may run anywhere.
     """
 
     def __init__(self, options: CollectOptions) -> None:
@@ -88,10 +88,11 @@ class Scheduler:
         self._start_clock()
 
     def take_future_times(self, most_ns: int) -> list[tuple[int, int]]:
-        """Return the next sampling times until a batch is due, at most in most_ns, each with the time at which it is
-        too late.
+        """Return the next sampling times until a batch is due, at most those of the next most_ns.
 
-        The result is empty if not every sampling time is used.
+        Returns:
+            Pairs of a sampling time and the time after which it is too late, in monotonic ns. Empty if a limit or a
+                stride leaves sampling times out.
         """
         now, clock = time.monotonic_ns(), self.clock
         until = min(now + most_ns, self._flushed_ns + self._flush_every_ns, self.handover.next_ns)
@@ -166,15 +167,15 @@ class Scheduler:
 
     @property
     def is_flush_due(self) -> bool:
-        """True if a batch of samples is due. The first one is due after the first sampling time, so that learning
-        begins.
+        """True if the samples so far must be yielded as a batch. The first batch is due after the first sampling time,
+        so that the sizes of stack copies are learned early.
         """
         now = time.monotonic_ns()
         return now - self._flushed_ns >= self._flush_every_ns or now >= self.handover.next_ns
 
     @property
     def is_sign_due(self) -> bool:
-        """True if an empty batch is due to show that the collector is alive."""
+        """True if an empty batch must be yielded, to show the consumer that the collector is alive."""
         return time.monotonic_ns() - self._alive_ns >= self._soon_ns
 
     def note_flush(self, samples: bool) -> None:
@@ -202,12 +203,12 @@ class Scheduler:
             self._flush_every_ns = min(self._flush_every_ns, self._walkable_ns)
 
     def restart_waits(self) -> None:
-        """Let the next samples wait for a short time only, as at the beginning."""
+        """Make the next batches short again, as at the beginning of the recording."""
         self._flush_every_ns = min(self._flush_every_ns, _FIRST_FLUSH_NS)
 
     def limit_wait(self) -> None:
-        """Limit the time for which samples wait for their batch to flush_s, because there is something to learn from
-        them.
+        """Yield the current samples after flush_s at the latest, because their walks will show what to copy from now
+        on.
         """
         self._flush_every_ns = min(self._flush_every_ns, self._soon_ns)
 
@@ -233,7 +234,7 @@ class _ThreadTime:
 
 
 class _Row(NamedTuple):
-    """Time of a thread in one state (RUNNING or SLEEPING) without a new sample."""
+    """Time that a thread spent in one state (RUNNING or SLEEPING), for which there is no new sample."""
 
     key: ThreadKey
     kind: SampleKind
@@ -326,7 +327,9 @@ class WallTimes:
         return [some_ns if self._has_running else 0, passed_ns - some_ns]
 
     def _fold_short(self, time_ns: list[int], *has_stack: bool) -> None:
-        """Count less than a sampling period in a state without a stack as time of the other state, which has one."""
+        """Move less than a sampling period of time from a state without a stack to the other state, if that one has a
+        stack.
+        """
         for state, other in ((RUNNING, SLEEPING), (SLEEPING, RUNNING)):
             if has_stack[other] and not has_stack[state] and time_ns[state] < self._period_ns:
                 time_ns[other] += time_ns[state]
@@ -334,7 +337,7 @@ class WallTimes:
 
 
 class _Lanes:
-    """The samples of some batches by thread and state (RUNNING or SLEEPING)."""
+    """An index of the samples of some batches by thread and state (RUNNING or SLEEPING)."""
 
     def __init__(self, batches: list[SampleBatch]) -> None:
         self._batches = batches

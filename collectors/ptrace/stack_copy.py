@@ -99,10 +99,10 @@ class GoroutineCopy:
             self.own_end, self._is_handler = handler.stop, True
 
     def copy_left_stacks(self, stack: memoryview) -> None:
-        """Copy what is needed of the stacks that the thread has left.
+        """Copy the parts of stacks that the thread has left and that a walk may need, such as that of its goroutine.
 
         Args:
-            stack: Copy of the stack on which the thread is.
+            stack: Copy of the stack on which the thread runs.
         """
         if not self._goroutine and not self._is_handler:
             return
@@ -304,7 +304,7 @@ class StackCopy:
             self._spotted = self._spots(self._spans)
 
     def _beyond(self, thread: Thread) -> StackBeyondCopy:
-        """Return the known facts about the rest of the deep stack that was just copied. Its thread runs again."""
+        """Return what is known about the outer part of the deep stack that was just copied. Its thread runs again."""
         deep, word = thread.deep, thread.arch.word
         deep.longest = max(deep.longest, self._length)
         spots = pieces(self._spans, self._spotted)
@@ -321,8 +321,9 @@ class StackCopy:
     def add_lane(
         self, kind: SampleKind, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int, evidence: MapsEvidence
     ) -> int:
-        """Add a sample with the latest stack copy, in the address space that the evidence indicates, and return its
-        number.
+        """Add the latest stack copy to the batch as a sample, and return its index in the batch.
+
+        `evidence` decides to which address space of the process the sample belongs.
         """
         if evidence.text or evidence.changed:
             with suppress(OSError):  # the process may have ended since

@@ -41,7 +41,7 @@ class Targets:
         refused: Pids that may not be read.
         birth_count: Number of threads that were found, and of processes that ended before they could be read.
         brief: Number of processes that ended before they could be read.
-        fresh: True if there is a process, a module or a sampled thread that no batch had before. The reader clears it.
+        fresh: True if a process, a module or a sampled thread is new since the last batch. The reader clears it.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Targets:
         self._unseen: DelayedRemoval[int] = DelayedRemoval()
 
     def _of_fresh(self, next_id: Callable[[], int]) -> int:
-        """Return the identifier of a new address space, and note that it is new to the worker."""
+        """Return the identifier of a new address space, and set `fresh` because the worker does not know it yet."""
         self.fresh = True
         return next_id()
 
@@ -117,7 +117,9 @@ class Targets:
                 self._diagnostics.count("process_not_permitted")
 
     def find_new_child(self, is_it: Callable[[bytes], bool]) -> int:
-        """Return the pid of a new child of the first processes whose /proc/TID/sched satisfies `is_it`; 0 if none."""
+        """Return the pid of a new child whose /proc/TID/sched satisfies `is_it`, 0 if there is none. The children of
+        the first few sampled processes are searched.
+        """
         for target in list(self.by_pid.values())[:_FEW]:
             with contextlib.suppress(OSError):
                 for pid in target.directory.children():
@@ -158,7 +160,7 @@ class Targets:
         return self._root_of.get(pid, pid)
 
     def count_rounds(self, rounds: int = 1) -> None:
-        """Count rounds of samples, each of which visits all threads of a process for one sampling time."""
+        """Count rounds of samples. In each, every thread of a process counts for one sampling time."""
         for young in self._young.values():
             young.rounds += rounds
 
@@ -242,8 +244,10 @@ class Targets:
     def _is_beyond(
         self, target: TracedProcess, thread: Thread, batch: SampleBatch, lane: int, top: int, missing: int
     ) -> bool:
-        """Learn from a sample whose stack is longer than its copy. Return True if nothing else is to be learned from
-        the sample.
+        """Learn from one sample how much to copy of a stack that is longer than its copy.
+
+        Returns:
+            True if the caller must learn nothing else from the sample, such as the copy size of a shorter stack.
         """
         beyond = batch.stack.beyond.get(lane)
         if beyond is None:

@@ -94,8 +94,8 @@ class ThreadSampler:
         target.look_at_modules(self._builder, force=True)
 
     def is_still_asleep(self, thread: Thread) -> bool:
-        """Return True if a thread has slept since its last sample and sleeping threads are not sampled. Most threads
-        are in this state.
+        """Return True if a thread needs no sample because it has slept since its last one and sleeping threads are not
+        recorded. Most threads are in this state.
         """
         try:
             if self._idle or thread.slept is None or thread.read_schedstat() != thread.slept:
@@ -216,7 +216,9 @@ class ThreadSampler:
         return self.handle_outcome(thread, self._stopper.stop_thread(thread, spaces, weight, asleep))
 
     def handle_outcome(self, thread: Thread, outcome: Outcome) -> bool:
-        """Handle the outcome of a stop. Return True if the batch has a sample of the thread now."""
+        """Update a thread's state after an attempt to stop it. Return True if the batch has a sample of the thread
+        now.
+        """
         if outcome is Outcome.ASLEEP:
             self.turns.count_asleep()
         elif outcome is Outcome.GONE:
@@ -236,12 +238,13 @@ Flush = Callable[[], Iterable[SampleBatch]]
 
 
 class RestOfRound(NamedTuple):
-    """The rest of a round of samples that the compiled sampling loop began.
+    """The part of a round of samples that the compiled sampling loop has left for Python.
 
     Attributes:
         target: The process.
-        checks: Remaining checks, or None if no round is in progress.
-        changed: True if the process has changed.
+        checks: Threads that are still to be checked, each with the number of rounds that the check stands for. None if
+            no round is in progress.
+        changed: True if the process has changed, so that `checks` is not valid.
     """
 
     target: TracedProcess
@@ -326,13 +329,13 @@ class ThreadRounds:
     def run_checks(
         self, target: TracedProcess, checks: Sequence[Check], first: Thread | None, flush: Flush
     ) -> Iterator[SampleBatch]:
-        """Check now which of a process's threads are due for a sample, and sample them.
+        """Check which of a process's threads run, and sample those.
 
         Args:
             target: The process.
-            checks: Threads to check.
-            first: Thread that was already sampled.
-            flush: Returns the batches collected so far, if there is no more room.
+            checks: Threads to check, each with the number of rounds that the check stands for.
+            first: Thread that was already sampled in this round.
+            flush: Returns the batches collected so far. It is called if the batch is full.
         """
         if checks and self._quick.is_usable(target):
             checks = self._quick.run_round(target, checks, self._scheduler.clock.weight, self._in_python(target))
@@ -372,7 +375,7 @@ class ThreadRounds:
                 self._targets.describe_thread(target, thread)
 
     def _conclude(self, target: TracedProcess, thread: Thread, outcome: Outcome) -> None:
-        """Handle the result of a stop for a thread that the compiled sampling loop had left stopped."""
+        """Handle the outcome of a stop that the compiled sampling loop began and Python finished."""
         if self._sampler.handle_outcome(thread, outcome):
             self._quick.taken.add(thread)
         if target.spaces.stale:

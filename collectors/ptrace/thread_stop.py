@@ -171,8 +171,8 @@ class Stopper:
         return self._await(held)
 
     def _abandon(self, tid: int) -> None:
-        """Detach from an unknown thread that was seized. If it does not stop in time, the kernel releases it when the
-        profiler ends.
+        """Detach from a seized thread about which nothing is known. If it does not stop in time, the kernel detaches it
+        when the profiler ends.
         """
         deadline = time.monotonic_ns() + _STOP_TIMEOUT_NS
         while time.monotonic_ns() < deadline:
@@ -211,7 +211,9 @@ class Stopper:
         return self._lost(tid) if failed else self._await(held)
 
     def finish_native_stop(self, held: StoppedThread, came: SampleRow) -> Outcome:
-        """Finish a stop that the compiled sampling loop began or tried. The thread is already in `stopped_threads`."""
+        """Finish in Python a stop that the compiled sampling loop began or tried, and return its outcome. The thread is
+        already in `stopped_threads`.
+        """
         tid = held.thread.tid
         held.since_ns = held.asked_ns = came.since_ns
         if came.ending == StopEnding.HELD:
@@ -258,7 +260,7 @@ class Stopper:
         return self._regsets[image.arch.name].arch
 
     def _passed(self, held: StoppedThread, now_ns: int) -> None:
-        """Record that a stopped thread runs again, and the length of its pause."""
+        """Note that a stopped thread runs again, and store the length of its pause."""
         self.last_stop_ns = max(self.last_stop_ns, now_ns)
         self.stopped_ns += now_ns - held.since_ns
         self.pauses.add_pause(now_ns - held.since_ns)
@@ -309,10 +311,10 @@ class Stopper:
             self.restore_priority()
 
     def _finish_others(self, wanted: StoppedThread | None, woken_ns: int) -> None:
-        """Read and release all other threads that have stopped in the meantime.
+        """Sample and release all threads that stopped while the sampler waited for one of them.
 
         Args:
-            wanted: Thread to leave out.
+            wanted: The thread that the sampler waited for, which the caller handles.
             woken_ns: Time at which a stop has just woken the sampler, without delay if it has priority; 0 if none has.
         """
         if len(self.stopped_threads) <= (wanted is not None):

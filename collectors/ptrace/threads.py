@@ -41,9 +41,9 @@ _MAX_BEHIND = 4
 
 
 class ShortThreads:
-    """The short-lived threads of one process tree, which are sampled as one.
+    """The short-lived threads of one process tree, whose share of the processors is estimated together.
 
-    Samples that were taken too often, while the threads' share of a processor was not known, are compensated later.
+    While that share is not known, samples may be taken too often. Later ones are left out to compensate.
 
     Attributes:
         share: Probability with which a young thread that is found runnable should be sampled.
@@ -214,7 +214,9 @@ class StackShape:
         return base, end - base
 
     def home_span(self, lowest: int) -> tuple[int, int]:
-        """Return (avma, size) of the stack on which the thread usually runs, from its lowest needed address on."""
+        """Return (avma, size) of the part to copy of the thread's home stack, from its lowest needed address on. The
+        home stack is the one on which the thread usually runs.
+        """
         assert self.home is not None
         base = max(lowest - RED_ZONE, 0) & ~7
         end = self.home.end
@@ -285,7 +287,7 @@ _SCHED_SIZE = 4096
 
 @dataclass(eq=False, slots=True)
 class Thread:
-    """The state of a thread between two samples.
+    """The state that the ptrace collector keeps of one thread from sample to sample.
 
     Attributes:
         pid: Pid of its process.
@@ -294,12 +296,12 @@ class Thread:
         shape: Amount of its stack to copy.
         arch: Architecture of the code in which it was last seen.
         reader: Reader of the process's interpreter, or None if its frames are not wanted.
-        started: See ThreadKey.
+        started: Start time of the thread (see ThreadKey).
         share: Its share of a processor.
         steadiness: Whether the thread keeps its processor.
         first_slot: True until its first sampling time.
         slept: schedstat of the sleep in which it was last seen, or None if it has run since.
-        stop_wanted: True if the stack of its last sample needs a register.
+        stop_wanted: True if the stack of its last sample cannot be unwound without registers that only a stop shows.
         stopped: (sp, pc, stack bytes) of a stop in this sleep.
         last_sp: sp at its last stop.
         no_user_stack: True if it has no stack (a leader that ended before its threads), until it is checked again.
@@ -435,7 +437,7 @@ class StoppedThread:
 
 
 def find_no_thread() -> None:
-    """Return None: no thread is stopped outside Stopper.stopped_threads."""
+    """Return None. This is the default of Stopper.find_unclaimed: no thread is stopped that Stopper does not know."""
     return None
 
 

@@ -37,7 +37,9 @@ _WINDOW_NS = 2_000_000_000
 
 
 class MissedTime:
-    """The processor time that has no samples since the last decision."""
+    """A measurement of the processor time that has no samples, which is repeated from decision to decision between
+    stops and perf_events.
+    """
 
     def __init__(self, rate_hz: float, births: int) -> None:
         self._period_ns = 1e9 / rate_hz
@@ -45,12 +47,15 @@ class MissedTime:
         self._births = births
 
     def is_much(self, births: int, due_ns: int, seen_ns: int) -> bool:
-        """Return True if too much processor time has no samples because lives are short, and not by chance.
+        """Return True if much processor time has no samples because threads and processes end too soon, and that is no
+        chance.
+
+        All arguments count from the beginning of the recording.
 
         Args:
             births: Number of threads and processes that started.
             due_ns: Time that samples should stand for.
-            seen_ns: Time that they stand for. All three count from the beginning.
+            seen_ns: Time that they stand for.
         """
         due, seen, born = due_ns - self._due_ns, seen_ns - self._seen_ns, births - self._births
         if due <= 0:
@@ -234,7 +239,9 @@ class OpenSources:
             self._records.leave_samples(self.partial.candidates.elsewhere)
 
     def find_stop_reason(self, pid: int) -> str | None:
-        """Return Choice.stop_reason for a process, after a change of the main source if the plan requires one."""
+        """Return why a process must be stopped for its samples (Choice.stop_reason). If the plan requires it, the main
+        source is changed first.
+        """
         if self._has_successor:
             return ""
         if self.choice.source == BPF:
@@ -250,12 +257,16 @@ class OpenSources:
         return self._planner.suppose(process).processes[ANY_PID].stop_reason
 
     def follow_second_stack(self) -> bool:
-        """Change the main source if the plan does that for threads with second stacks. Return True if it does."""
+        """Change the main source if the plan requires that for threads that run on two stacks. Return True if it was
+        changed.
+        """
         second = ProcessFacts(stacks={ANY_PID: UncopiedStack.SECOND})
         return self._follow(self._planner.suppose(second).default, self.main.alive)
 
     def _check_short_lives(self) -> None:
-        """Change the main source if stops miss much, and no process needs them."""
+        """Change the main source from stops to another one, if stops miss much of the processor time and no process
+        needs them.
+        """
         if self.missed is None or self._has_successor or not self.missed.is_much(*self._stops.totals()):
             return
         planner = self._planner

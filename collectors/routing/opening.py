@@ -1,4 +1,7 @@
-"""The functions that open the sources that the plan of a recording names."""
+"""Functions that open the collectors by which a recording takes its samples: BPF, perf_events or ptrace.
+
+The plan (collectors/plan.py) names the collector. It follows from the machine, the user's rights and the options.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +64,9 @@ def open_planned(request: Request, name: str) -> Collector:
 
 
 def _with_note_on_bpf(request: Request, planner: Planner) -> Request:
-    """Return the request with a note that says why BPF is not used, if it would have been.
+    """Return a request whose summary will say why BPF is not used, if BPF would have been better.
 
-    That is certain, or known when stops have read frames of an interpreter.
+    If that is certain only when stops have read frames of an interpreter, the note is added then.
     """
     why = planner.find_refusal_of_bpf()
     if why is None or request.interpreters is None:
@@ -91,14 +94,14 @@ def _find_none(pid: int) -> str:
 
 
 class _Openings:
-    """The functions that open the collectors of one recording."""
+    """The functions that open the collectors of one recording, with the user's request."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._options = request.options
 
     def open(self, choice: Choice, pids: tuple[int, ...], launched: bool) -> MainSource:
-        """Open the source that a choice names, for the whole recording (see OpenMain)."""
+        """Open the collector that a choice of the plan names, as the main source of the recording."""
         if choice.source == BPF:
             return self._by_bpf(pids, launched, choice.why)
         if choice.source == PTRACE:
@@ -107,7 +110,7 @@ class _Openings:
         return self._wall_clock(pids, launched) if self._options.idle else self._perf(pids, launched)
 
     def open_stops(self, candidates: StopCandidates) -> PtraceCollector:
-        """Open the source that samples some threads by stops (see OpenStops)."""
+        """Open the collector that stops the threads and processes which the main source of the recording leaves out."""
         return open_stops_of_candidates(self._request, candidates)
 
     def _perf(self, pids: tuple[int, ...], launched: bool) -> PerfCollector:

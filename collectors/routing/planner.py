@@ -80,7 +80,9 @@ def collect_facts(
 
 
 def check_stops(facts: PlanFacts, pids: Iterable[int]) -> PlanFacts:
-    """Return the facts with the error of the first process, if none of the processes can be stopped."""
+    """Check whether one of the processes can be stopped. Return the facts without an error if one can, else with the
+    error of the first process.
+    """
     errors: list[PyprofError] = []
     for pid in pids:
         error = _find_error_of_stops(pid) if pid else None
@@ -106,7 +108,8 @@ def _is_in(kind: str, inode: int) -> bool:
 
 
 class Planner:
-    """The facts of one recording so far, and the plan that follows from them.
+    """The decision by which source a recording takes its samples: the facts that are known so far, and the plan that
+    follows from them.
 
     Attributes:
         facts: The facts.
@@ -186,7 +189,9 @@ class Planner:
         return self.suppose(_ANY_INTERPRETER).processes[ANY_PID].source != PERF
 
     def may_follow_short_lives(self) -> bool:
-        """Return True if another source than stops is to sample threads and processes that end soon."""
+        """Return True if another source than stops may take over because threads and processes end too soon to be
+        stopped.
+        """
         return self.make_plan(replace(self.facts, short_lives=True)).default.source != PTRACE
 
     @property
@@ -196,7 +201,9 @@ class Planner:
 
 
 def describe_refusal_of_bpf(why: PyprofError) -> Note:
-    """Return the note for the summary. A hint that names another collector is dropped, because it was followed."""
+    """Return the note for the summary that says why BPF is not used. A hint of the error that names another collector
+    is dropped, because that one is used.
+    """
     hint = f" ({why.hint})" if why.hint and not why.hint.startswith("--collector") else ""
     return make_note("without_program", why=f"{why.message.rstrip('.')}{hint}")
 

@@ -56,7 +56,8 @@ _MAX_CASES = 4096
 
 @dataclass(slots=True)
 class _Case:
-    """The state of one thread, or of all threads of a process, by which the need to stop it is judged.
+    """The evidence by which it is decided whether one thread, or all threads of one process, must be stopped for
+    samples.
 
     Attributes:
         pid: The process.
@@ -124,7 +125,7 @@ class StopCandidates:
         return tuple(sorted({self._cases[key].pid for key in self._stopped}))
 
     def find_new(self, excluded: Container[int]) -> Iterable[int]:
-        """Return the processes of threads that need stops, without the known processes."""
+        """Return the processes that need stops, or whose threads do, and that are not in `excluded`."""
         self.watch()
         return [pid for pid in self.pids if pid not in excluded and os.path.exists(f"/proc/{pid}")]
 
@@ -185,8 +186,8 @@ class StopCandidates:
         self._late.pop(pid, None)
 
     def choose_image(self, pid: int, from_start: bool) -> None:
-        """Sample all of a process by stops because of its program; from_start drops all of its samples by
-        perf_events.
+        """Start to sample all threads of a process by stops because of the program that it runs. With from_start, all
+        its samples by perf_events are dropped.
         """
         if -pid not in self._refused and pid not in self._by_image:
             self._replace_by_process(pid)
@@ -195,13 +196,13 @@ class StopCandidates:
                 self._cases[-pid].since_ns = 0
 
     def release_image(self, pid: int) -> None:
-        """Stop no more threads of a process because it runs another program now."""
+        """End the stops of a process because it runs another program, which does not need them."""
         if pid in self._by_image:
             self._give_back(-pid)
 
     def others(self, feedback: Feedback) -> Feedback:
-        """Return feedback without the samples of threads that are stopped, because larger kernel copies do not help
-        them.
+        """Return the feedback without samples of threads that are stopped. Larger stack copies by the kernel would not
+        help these threads.
         """
         if not self._stopped:
             return feedback
@@ -212,7 +213,9 @@ class StopCandidates:
         return Feedback(batch, *columns, feedback.look, has_new_code=feedback.has_new_code)
 
     def begun(self, batch: SampleBatch) -> None:
-        """Record samples by stops. From a thread's first one on, its samples by the kernel are dropped."""
+        """Note the threads of a batch that was sampled by stops. From a thread's first such sample on, its samples by
+        the kernel are dropped.
+        """
         for key in self._stopped:
             case, mine = self._cases[key], _of(key, batch.pid, batch.tid)
             if case.since_ns == math.inf and mine.any():
@@ -243,7 +246,7 @@ class StopCandidates:
             self._give_back(key)
 
     def refuse(self, tid: int) -> None:
-        """Use only perf_events from now on for a thread that cannot be stopped."""
+        """Note that a thread cannot be stopped, so that it is sampled by perf_events only."""
         self._refused.add(tid)
         if tid in self._stopped:
             self._give_back(tid)
@@ -318,10 +321,11 @@ class _Pending:
 
 @dataclass
 class ByImage:
-    """The processes that need stops for their samples because of the program that they run.
+    """The check which processes need stops for their samples because of the program that they run, such as an
+    interpreter.
 
     Attributes:
-        needs_stops: The check.
+        needs_stops: Function that checks one process.
         reasons: Reason by pid, of the processes that need stops now.
         why: Processes by reason, for all reasons so far.
     """
@@ -347,8 +351,11 @@ class ByImage:
         return max(due - self.clock(), 0)
 
     def check_due(self, all_of_them: bool = False, is_over: Callable[[], bool] = lambda: False) -> list[int]:
-        """Check the processes whose check is due, and return those for which the need of stops is decided now.
-        all_of_them ignores the budget. Check none after is_over() has returned True.
+        """Check the processes whose check is due, and return those for which it is decided now whether they need stops.
+
+        Args:
+            all_of_them: True to ignore the limit for the time that checks take.
+            is_over: No further process is checked after it has returned True.
         """
         now = self.clock()
         due = [(pid, pending) for pid, pending in self._pending.items() if pending.due_ns <= now]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ClosedSources:
-    """The totals of all sources that were added before they were closed.
+    """The sums of the statistics, and the threads, of sources that a recording has closed because another one follows.
 
     Attributes:
         stats: Sums of their statistics.
@@ -42,7 +42,9 @@ class ClosedSources:
         self._infos |= {info.key: info for info in threads}
 
     def retire(self) -> None:
-        """Forget threads that ended before the previous window was closed. Running sources know the others."""
+        """Forget threads that ended before the previous window was closed. Those that still run are known to the open
+        source.
+        """
         for key in self._leaving.take_gone(self._infos.keys()):
             del self._infos[key]
 
@@ -75,11 +77,12 @@ OpenStops = Callable[[StopCandidates], "PtraceCollector"]
 
 
 class PartialStops:
-    """The source that stops some threads, opened and closed as they are chosen and released.
+    """The collector that stops some threads, while another source samples all others. It is opened when a thread needs
+    stops, and closed when none does.
 
     Attributes:
         candidates: The threads and processes to stop.
-        source: The source that stops them, None while there is none.
+        source: The collector, None while no thread needs stops.
     """
 
     def __init__(self, open_stops: OpenStops) -> None:
@@ -108,7 +111,7 @@ class PartialStops:
             self.candidates.refuse(tid)
 
     def learn(self, feedback: Feedback) -> bool:
-        """Accept the feedback about samples by stops. Return False if it is about other samples."""
+        """Pass feedback to the collector that stops threads, if it is about its samples. Return False if it is not."""
         if self.source is None or feedback.batch.source_id != self.source.source_id:
             return False
         self.source.learn(feedback)

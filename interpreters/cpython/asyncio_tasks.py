@@ -165,8 +165,7 @@ TASK_BEGINS = 1
 
 
 class ThreadRows(NamedTuple):
-    """The rows of interpreter frames that the BPF program has copied of one thread: columns of FrameRows, and their
-    decoded frames.
+    """The rows of interpreter frames that the BPF program has copied of one thread, with the decoded frames.
 
     Attributes:
         places: Decoded frame of each row, None for the interpreter's own.

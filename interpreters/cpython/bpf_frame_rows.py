@@ -100,7 +100,9 @@ def find_offsets(layout: Layout, greenlets: bool = False, tasks: TaskLayout | No
 
 
 def _sought(layout: Layout) -> int:
-    """Return how the BPF program searches for suspended evaluator calls on a stack (a value of FrameOffsets.seeks)."""
+    """Return the value of FrameOffsets.seeks for a layout: how the BPF program finds suspended evaluator calls on a
+    stack.
+    """
     if layout.chain is ChainKind.SHIMS:
         return int(layout.frame.object_link != NONE)
     return 2 if layout.chain is ChainKind.ENTRIES else 0
@@ -185,8 +187,13 @@ class FrameRowReader:
         )
 
     def _at(self, rows: FrameRows, chain: Chain, lane: int) -> Chain | None:
-        """Return a frame chain at the innermost instruction of another sample, or None if its innermost frame now runs
-        another function.
+        """Return a cached frame chain at the innermost instruction of another sample. None if its innermost frame now
+        runs another function.
+
+        Args:
+            rows: The rows of all samples.
+            chain: A chain with the same rows except for the instruction of the innermost frame.
+            lane: Index of the other sample.
         """
         at = int(rows.start[lane])
         _, code, instr, head = rows.frames[at].tolist()
@@ -202,7 +209,7 @@ class FrameRowReader:
         self._heads.begin_round()
 
     def _decoded(self, rows: FrameRows, others: bool) -> list[Chain]:
-        """Decode the frame chains of distinct rows."""
+        """Decode the frame chains of threads that are not in the cache."""
         shims, each_marked = self._kind is ChainKind.SHIMS, self._kind is ChainKind.CFRAMES
         ends = rows.flag >= ENTRY_OWNER if shims else rows.flag != 0
         entry = ends & shims
@@ -313,7 +320,8 @@ class FrameRowReader:
         return self._codes.find_place(code, data, instr, tlbc)
 
     def _knows(self, key: _RowKey) -> FrameRowReader | None:
-        """Return the decoder that has already decoded a frame row: this one or that of an ancestor process, or None.
+        """Return the decoder that has decoded a row with this key before: this one or that of an ancestor process, or
+        None.
 
         The same head at the same address is the same code object. The FunctionTable (functions of all interpreters)
         drops the number of a function that no frame used for a long time; its rows are decoded again.
@@ -329,7 +337,13 @@ class FrameRowReader:
         return None
 
     def _head_of(self, code: int, head: int) -> bytes:
-        """Return the copied first part (head) of a code object, b"" if another code object is at its address now."""
+        """Return the head of a code object (the part that each sample copies), b"" if another code object is at its
+        address now.
+
+        Args:
+            code: avma of the code object.
+            head: Hash of the head in a sample.
+        """
         known = self._folded.get((code, head))
         if known is not None:
             return known
@@ -411,10 +425,11 @@ def _by_entries(
 
 
 class CodeHistory:
-    """History of the heads of code objects of one process, by address. A head is the part that each sample copies.
+    """A record of which code objects were at which addresses of one process, and when. Code objects are identified by
+    the hash of their head, the part that each sample copies (see hash_words()).
 
     It serves frames whose code object was not in memory when they were sampled. The code object is known if the same
-    one was at the address before the sample and is there now. Heads are hashes, see hash_words().
+    one was at the address before the sample and is there now.
 
     Samples come in rounds: all samples of a round are later than those of earlier rounds. A head that a sample
     contained counts for later rounds. A head that was read while a round was decoded counts from the next round but

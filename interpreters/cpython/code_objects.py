@@ -294,8 +294,8 @@ class CodeReader:
         return _Entry(identity, index, hidden, address + code.bytecode, size)
 
     def _start(self, address: int, entry: _Entry, tlbc: int) -> int:
-        """Return the address of the instructions of a code object: in free-threaded builds, that of a thread's own
-        copy.
+        """Return the address of the instructions of a code object. In free-threaded builds a thread has its own copy of
+        them, with the index `tlbc`.
         """
         starts = self._tlbc.setdefault(address, {})
         known = starts.get(tlbc)
@@ -319,7 +319,8 @@ _MAX_TOGETHER = 1024
 
 
 class CodeCache:
-    """The code objects of one process whose names are known, so that a stop need not read them.
+    """The code objects of one process that a stop need not read, because their names are known and their identity is
+    checked after the stop.
 
     Attributes:
         heads: Heads by address, as a stop has read them.
@@ -373,8 +374,8 @@ class CodeCache:
             self.heads[address] = head
 
     def confirm_heads(self, addresses: tuple[int, ...], gather: Gather) -> Sequence[int]:
-        """Return the addresses of the cached code objects that were unchanged during a stop, by reading their heads
-        after it.
+        """Read the heads of cached code objects after a stop, and return the addresses of those that have not changed
+        since they were cached.
 
         If the process has ended since, the addresses of all cached code objects are returned.
         """

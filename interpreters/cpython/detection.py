@@ -85,7 +85,9 @@ def _file(module: Module) -> _File:
 
 
 def _moved(known: Located, module: Module) -> Located:
-    """Return the place of CPython in a process that has mapped the same file at another address."""
+    """Return the place of CPython in a process that has mapped a known file at another address, from its place in the
+    first process.
+    """
     by = find_anchor(module) - find_anchor(known.module)
     return replace(
         known,
@@ -119,7 +121,8 @@ _GREENLET = "_greenlet."
 
 
 class RuntimeFinder:
-    """Finder of the CPython runtime of one process.
+    """The search for the CPython runtime of one process, which is repeated until the runtime has started and when
+    modules change.
 
     Attributes:
         runtime: The runtime, None if there is none or it has not started.
@@ -168,8 +171,8 @@ class RuntimeFinder:
         return changed
 
     def _look_at_modules(self, space: AddressSpace) -> None:
-        """Look for the CPython runtime in a new set of modules: dlopen may bring a runtime or keep the old one, exec
-        replaces the program.
+        """Look for the CPython runtime again after the process's modules have changed: dlopen may bring a runtime or
+        keep the old one, exec replaces the program.
 
         A program that is not position-independent keeps its address after exec. The vDSO moves then.
         """
@@ -199,7 +202,7 @@ class RuntimeFinder:
             self._refuse(f"{old} is older than CPython 3.8")
 
     def _open(self, located: Located, inner_tids: Callable[[], set[int]]) -> None:
-        """Open a CPython runtime; one that has not started stays pending."""
+        """Open the CPython runtime at a known place. One that has not started is tried again later."""
         now = time.monotonic_ns()
         if now < self._open_at:
             return

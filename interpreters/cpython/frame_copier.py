@@ -147,7 +147,9 @@ class Copier:
         return copied
 
     def _first_spans(self, thread: PyThread, habits: ReadHints) -> list[Span]:
-        """Return the spans of memory that are read at once when a Python thread is copied."""
+        """Return the memory ranges that the first read of a stop copies: the thread state, the GIL, and what the
+        thread's last sample needed.
+        """
         return [
             (thread.address, 8 * self._thread_words),
             (thread.gil or thread.address, self._lock_size),
@@ -210,8 +212,8 @@ class Copier:
         return copied.stands[0][1] if copied.stands else 0
 
     def _stand(self, copied: Copied, cframe: int, gather: Gather | None) -> None:
-        """Append a CFrame and all CFrames outside it to copied.stands; if gather is None, only those
-        in copied memory.
+        """Append a CFrame and all CFrames outside of it to copied.stands. Without `gather`, only those in copied memory
+        are appended.
         """
         layout = self._layout.thread
         root = copied.thread.address + layout.root_cframe
@@ -230,8 +232,14 @@ class Copier:
             cframe = words[index + (layout.cframe_previous >> 3)]
 
     def _follow(self, copied: Copied, frame: int, loose: dict[int, memoryview], gather: Gather | None) -> None:
-        """Append a Python frame and its chain of callers to copied.frames; if gather is None, only those in copied
-        memory.
+        """Append a Python frame and all of its callers to copied.frames. Without `gather`, only those in copied memory
+        are appended.
+
+        Args:
+            copied: The copy.
+            frame: avma of the frame.
+            loose: Memory outside of the copied regions that was read, by address.
+            gather: Reads further memory.
         """
         previous, code, size = self._frames.previous, self._frames.code, self._frame_size
         mask, settled = self._layout.frame.code_mask, self._settled
@@ -290,7 +298,9 @@ class Copier:
         self._heads(copied, [at for at in used if at not in copied.codes and at not in self._settled], gather)
 
     def _links(self, copied: Copied) -> bool:
-        """Return True if the frames of the innermost evaluator call end where the frames of the next CFrame begin."""
+        """Return True if the CFrames agree with the frame chain: the frames of the innermost evaluator call end where
+        those of the next CFrame begin.
+        """
         expected = copied.stands[1][1] if len(copied.stands) > 1 else 0
         flag, shift, entry = self._frames.flag, self._frames.flag_shift, self._entry
         for words, at, _ in copied.frames:
@@ -320,7 +330,7 @@ class Copier:
         habits.spans = self._spans(habits)
 
     def finish_copy(self, copied: Copied) -> None:
-        """Follow the rest of a deep Python stack in the copied memory."""
+        """Follow the rest of a deep Python stack in memory that a stop has copied. The thread runs again."""
         frame, copied.rest = copied.rest, 0
         # each frame is allocated separately, so none of the rest is in the copy
         if frame and self._layout.thread.chunk == NONE:

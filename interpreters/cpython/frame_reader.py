@@ -159,8 +159,8 @@ class FrameReader:
         return len(sure) == len(copied.used)
 
     def _key(self, state: SampleState, greenlets: bool) -> ChainKey | None:
-        """Return a cache key of the last copied chain of frames, without the heads of its code objects, or None if it
-        cannot be cached.
+        """Return the key by which the chain of the last copied frames is cached, without the heads of code objects.
+        None if it cannot be cached.
         """
         copied = self._copied[0]
         found_more = copied.problem or copied.cut or copied.unread or copied.waiting or self.awaiters is not None
@@ -169,7 +169,7 @@ class FrameReader:
         return state, greenlets, self._runs.cache_key(copied), tuple(copied.stands)
 
     def _remembered(self, key: ChainKey, chain: Chain) -> Chain:
-        """Cache a complete chain of frames under a key and return it with a number; return an incomplete chain
+        """Store a complete chain of frames in the cache and return it with its number. An incomplete chain is returned
         unchanged.
         """
         functions = frozenset(place.function for run in chain.runs for place in run.frames)
@@ -201,7 +201,7 @@ class FrameReader:
         return Chain(tuple(runs), state, problem, evaluators, marked, marks, greenlets, lacking, enough, scattered)
 
     def _settle(self, copied: Copied) -> None:
-        """Note the code objects whose names are known, so that later stops of the thread need not read their heads."""
+        """Add the code objects of a copy whose names are known to the cache of those that later stops need not read."""
         known, heads = self._settled.heads, {}
         for address, words in copied.codes.items():
             if address not in known and self.codes.has_name(address, head := bytes(words)):
@@ -309,7 +309,7 @@ def row_states(rows: FrameRows) -> npt.NDArray[np.int64]:
 
 
 def _trunk(key: RowsKey) -> RowsKey:
-    """Return the cache key of a chain of frames without the instruction of its innermost frame."""
+    """Return the key of the trunk of a chain: the chain's cache key without the instruction of the innermost frame."""
     frames = key[0]
     return frames[:_INSTR_AT] + frames[_INSTR_AT + 8 :], *key[1:]
 

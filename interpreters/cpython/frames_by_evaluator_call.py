@@ -20,7 +20,9 @@ _LACKS_MARKER = "an activation of the evaluator has no mark on the C stack"
 
 
 class RunReader:
-    """A decoder of the copied Python frame chains of one process."""
+    """A decoder of the copied Python frames of one process, which groups them into runs: the frames of one evaluator
+    call.
+    """
 
     def __init__(self, layout: Layout, codes: CodeReader) -> None:
         frame = layout.frame
@@ -106,8 +108,8 @@ class RunReader:
             yield Run(self._stand(copied, stands, innermost), tuple(run))
 
     def _places(self, copied: Copied) -> list[FunctionPlace | None]:
-        """Return the decoded frame of each copied one, None for entry frames. A recursion has many frames of few
-        functions.
+        """Decode all copied Python frames, and return them in the same order, with None for entry frames. A recursion
+        has many frames of few functions.
         """
         code, instr, shims = self._code, self._instr, self._chain is ChainKind.SHIMS
         tlbc = self._tlbc if self._tlbc >= 0 else code
@@ -123,8 +125,8 @@ class RunReader:
         return found
 
     def _stand(self, copied: Copied, stands: list[tuple[int, int]], innermost: int) -> int:
-        """Return the CFrame that names a Python frame, 0 if none does. That CFrame and all inside it are removed from
-        `stands`.
+        """Return the CFrame whose evaluator call has this innermost Python frame, 0 if there is none. It and all
+        CFrames inside of it are removed from `stands`.
         """
         for at, (cframe, frame) in enumerate(stands):
             if frame == innermost:

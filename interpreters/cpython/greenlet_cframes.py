@@ -70,10 +70,13 @@ class CFrameSearch:
         return search.found
 
     def _activations(self, search: Search, own: int, first: int) -> dict[int, tuple[int, list[LocatedFrame]]]:
-        """Map each CFrame to the frame that it names and the frames of its evaluator call.
+        """Return the suspended evaluator calls on a stack: for each CFrame, the Python frame that it names and all
+        frames of its evaluator call.
 
         Args:
+            search: The search.
             own: The running evaluator's CFrame.
+            first: Index of the first stack word to search.
         """
         stack, base = search.thread.stack, search.thread.base
         region = _region(stack, first)
@@ -152,7 +155,9 @@ _NO_HEIGHT = 0xFFFF_FFFF
 
 
 class WaitingRows:
-    """A filter of the frame rows of evaluator calls that wait on the stacks of one process."""
+    """A filter of the rows that the BPF program copied of evaluator calls which may wait on a stack. It keeps those
+    that really wait.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self._words = FrameWords(layout)
@@ -215,7 +220,8 @@ class WaitingRows:
 
 
 class _RowMemory:
-    """A greenlets.StoppedMemory over copied rows, which it converts back to the target's frame layout.
+    """The memory of a stopped thread (greenlets.StoppedMemory) built from the rows that the BPF program copied. It
+    converts them back to the target's frame layout.
 
     Attributes:
         width: Number of words of each frame.

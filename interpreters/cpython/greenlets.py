@@ -41,7 +41,7 @@ while the thread is stopped.
 
 
 class StoppedMemory(Protocol):
-    """The memory of a stopped thread, as far as a search for greenlets needs it."""
+    """The protocol by which a search for greenlets reads the memory of a stopped thread."""
 
     def read(self, avma: int, size: int) -> tuple[memoryview | None, int]:
         """Return 64-bit words of the stopped thread's memory and the index of the first one wanted, or (None, 0) if
@@ -56,7 +56,8 @@ class StoppedMemory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SwitchedThread:
-    """A thread with greenlets as its own frame chain describes it.
+    """A thread with greenlets as a search for the suspended ones begins: the frame chain of the greenlet that runs, and
+    the copied C stack.
 
     Attributes:
         address: avma of the thread state.
@@ -144,7 +145,7 @@ class FrameWords:
 
 
 class Search:
-    """One search for suspended greenlets on the stack of one thread."""
+    """One search for suspended greenlets on the stack of one thread, with its limit on steps and its result."""
 
     def __init__(self, frames: FrameWords, thread: SwitchedThread, reader: StoppedMemory) -> None:
         self.thread = thread
@@ -197,7 +198,8 @@ _BEHIND = 128
 
 
 class EntrySearch:
-    """A search for suspended greenlets that learns how the entry frames of one process look.
+    """A search for suspended greenlets in CPython 3.12 and later, which learns how the entry frames of one process
+    look.
 
     It learns their instruction and code, the distance to their CFrame, and the memory region of frames outside the
     stack. entry_owner is the smallest owner value of an entry frame.
@@ -287,7 +289,7 @@ class EntrySearch:
         self._heap = next((frame for _, _, frame in thread.frames if frame not in stack), self._heap)
 
     def _like(self, search: Search, first: int) -> Iterator[int]:
-        """Yield the stack indexes of words that look like entry frames, innermost first."""
+        """Yield the stack indexes at which the words look like an entry frame, innermost first."""
         stack, frames = search.thread.stack, self._frames
         instr, code = self._mark
         data, pattern = stack[first : first + MAX_REGION].tobytes(), instr.to_bytes(8, "little")
@@ -303,8 +305,19 @@ class EntrySearch:
             at = data.find(pattern, (at & -8) + 8)
 
     def _run(self, search: Search, top: int, entry: int) -> list[LocatedFrame] | None:
-        """Return the frames of a suspended evaluator call from `top` outwards, None if they do not lead to its entry
-        frame.
+        """Follow the chain of Python frames of one suspended evaluator call, which belongs to a greenlet, outwards to
+        its entry frame.
+
+        In CPython 3.12 and later, each call of the evaluator (_PyEval_EvalFrameDefault) puts an entry frame on the C
+        stack. The chain ends there.
+
+        Args:
+            search: The search, whose budget of steps is used up.
+            top: avma of the innermost frame of the call.
+            entry: avma of the entry frame at which the chain must end.
+
+        Returns:
+            The frames, innermost first, without the entry frame. None if they do not lead to that entry frame.
         """
         frames: list[LocatedFrame] = []
         objects: list[int] = []
@@ -327,11 +340,14 @@ class EntrySearch:
         return None
 
     def _guess(self, search: Search, near: range, last: tuple[int, int], slots: Slots) -> list[LocatedFrame] | None:
-        """Return the frames of a suspended evaluator call whose innermost frame some stack word names.
+        """Return the frames of a suspended evaluator call whose innermost frame is not known: stack words that may name
+        it are tried. None if none of them leads to the entry frame.
 
         Args:
+            search: The search.
             near: Indexes of the words between this evaluator call and the one inside it; the entry frame is at its end.
             last: The slot of the last sample.
+            slots: Receives the slot that was found.
         """
         stack, base = search.thread.stack, search.thread.base
         entry = base + 8 * near.stop

@@ -91,8 +91,8 @@ def is_trampoline_on(process: LiveProcess) -> bool:
 
 
 def _hint(pid: int, minor: int) -> str:
-    """Return a sentence that tells the user how to switch on Python's perf trampoline. That changes the target, so
-    pyprof does not do it.
+    """Return a sentence for the user that says how to switch on the perf trampoline in a running Python process. That
+    changes the process, so pyprof does not do it.
     """
     import tempfile
 

@@ -77,14 +77,16 @@ class Memory:
 
 
 class Text(NamedTuple):
-    """A copied range of a process's memory, as it was at the time of a sample."""
+    """A range of a process's memory as it was at the time of a sample, when the BPF program copied it."""
 
     avma: int
     data: bytes
 
 
 class CopiedMemory(Memory):
-    """A process's memory, in which copies from the time of a sample take precedence over what is there now."""
+    """A reader of a process's memory that returns copies from the time of a sample where it has them, and else what is
+    there now.
+    """
 
     def __init__(self, memory: Memory) -> None:
         super().__init__(self._now)
@@ -267,7 +269,8 @@ class Objects:
                 yield key, value
 
     def dict_state(self, address: int) -> bytes:
-        """Return bytes that change when a Python dict gets a new key.
+        """Return the bytes of a Python dict that change when it gets a new key. A caller compares them to see if a dict
+        must be read again.
 
         Raises:
             Unreadable: The dict cannot be read.

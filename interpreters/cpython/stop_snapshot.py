@@ -32,7 +32,7 @@ NOTHING = memoryview(b"").cast("Q")
 
 @dataclass(slots=True)
 class ReadHints:
-    """Addresses that a Python thread's last sample needed, so that the next stop can read all of them at once.
+    """The addresses that the last sample of a Python thread needed. The next stop reads all of them in one step.
 
     Attributes:
         chunks: (avma, bytes used, bytes there) of the data stack's chunks, newest first.
@@ -40,7 +40,7 @@ class ReadHints:
         codes: avma of code objects.
         asked: Those code objects whose heads are read during a stop.
         spans: All of these as spans, computed between stops; empty if they must be computed again.
-        slots: See greenlets.Slots.
+        slots: Stack words that named frames of suspended greenlets (see greenlets.Slots).
     """
 
     chunks: list[tuple[int, int, int]] = field(default_factory=list)
@@ -127,8 +127,8 @@ class Copied:
 
 @dataclass(slots=True)
 class InStop:
-    """The memory of a stopped thread for the search for greenlets (StoppedMemory), which makes at most MAX_IN_STOP
-    reads.
+    """The memory of a stopped thread as a search for greenlets reads it (StoppedMemory): what was copied, and at most
+    MAX_IN_STOP further reads.
     """
 
     copied: Copied
@@ -153,7 +153,16 @@ def view_words(data: memoryview) -> memoryview:
 
 
 def complete_parts(spans: list[Span], words: memoryview) -> Iterator[memoryview]:
-    """Yield the words of each memory range that was read completely."""
+    """Split words that were read for several memory ranges into one part for each range.
+
+    Args:
+        spans: The ranges, in the order in which they were read.
+        words: The words of all ranges, one range directly after the other, as view_words() returns them. They end early
+            if a range could not be read.
+
+    Yields:
+        A view of the words of each range, up to the first range that is not complete.
+    """
     at = 0
     for _, size in spans:
         end = at + (size >> 3)
@@ -164,8 +173,8 @@ def complete_parts(spans: list[Span], words: memoryview) -> Iterator[memoryview]
 
 
 def read_each_span(spans: list[Span], gather: Gather) -> Iterator[memoryview]:
-    """Yield the words of each span of memory, empty if it cannot be read. After MAX_FAILURES failures all further ones
-    are empty.
+    """Read spans of memory one by one, and yield the words of each, empty if it cannot be read. After MAX_FAILURES
+    failures all further ones are empty.
     """
     at = failures = 0
     while at < len(spans) and failures < MAX_FAILURES:
@@ -196,7 +205,9 @@ _HEAD_WORDS = 3
 
 
 class ChunkCopier:
-    """A copier of CPython data stacks in one layout; it copies whole chunks up to most_stack bytes in all."""
+    """A copier of the data stacks (chunks of Python frames) of stopped threads. It copies whole chunks, up to
+    most_stack bytes in all.
+    """
 
     def __init__(self, layout: Layout, most_stack: int) -> None:
         self._chunk = layout.thread.chunk >> 3
@@ -276,7 +287,9 @@ _MAX_BYTES = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class ReadPlanKey:
-    """The thread whose next read was planned, with a copy of its read hints (ReadHints) at that time."""
+    """The key of a plan for the next stop: the thread for which it was made, and a copy of the thread's read hints
+    (ReadHints) at that time.
+    """
 
     thread: PyThread
     chunks: list[tuple[int, int, int]]

@@ -85,7 +85,7 @@ class PythonThreadNames:
         return self._named(self._objects.attributes(instance), name)
 
     def _named(self, items: Iterator[tuple[int, int]], name: str) -> int:
-        """Return the address of the value that a Python dict has for a key, 0 if there is none."""
+        """Find a key in the items of a Python dict, and return the address of its value, 0 if the dict lacks it."""
         likely = self._keys.get(name)
         for key, value in sorted(items, key=lambda item: item[0] != likely):
             if self._is(key, name):
@@ -122,7 +122,7 @@ _RELIST_MISSES = 64
 
 @dataclass(slots=True)
 class KnownThread:
-    """A kernel thread's Python thread states; there are several if it runs several interpreters."""
+    """The Python thread states of one kernel thread. There are several if the thread runs several interpreters."""
 
     states: list[tuple[PyThread, ReadHints]] = field(default_factory=list)
 
@@ -233,7 +233,7 @@ class ThreadList:
         }
 
     def _know(self, found: dict[int, list[PyThread]]) -> None:
-        """Store newly found Python thread states, and prepare the first sample of each."""
+        """Store newly found Python thread states by tid, and prepare the first sample of each."""
         unread: list[tuple[PyThread, ReadHints]] = []
         for tid, states in found.items():
             known = self.known.setdefault(tid, KnownThread())

@@ -52,7 +52,7 @@ class Drift:
     exact: F64
 
     def beside(self) -> tuple[F64, F64]:
-        """Return the drift's factor and error for each function, computed from all other functions.
+        """Return for each function the drift of all other functions: (factor, relative standard error).
 
         The change of a function must not be a part of what it is compared with.
         """
@@ -87,12 +87,12 @@ def load_factor(rates: tuple[F64, F64], samples: tuple[F64, F64]) -> float:
 def drift_of(
     rates: tuple[F64, F64], samples: tuple[F64, F64], largest: float, functions: int = _MIN_FUNCTIONS
 ) -> Drift:
-    """Return the change (drift) that most functions of two profiles have in common.
+    """Return the factor by which most functions changed together between two profiles (the drift).
 
     Args:
         rates: Own cost of each function, before and after.
         samples: Number of samples of each function, before and after.
-        largest: See LARGEST.
+        largest: Maximum factor that is attributed to the machine (see LARGEST).
         functions: Minimum number of functions with enough samples.
     """
     none = no_drift(len(rates[0]))
@@ -209,7 +209,7 @@ def _columns(before: Profile, after: Profile) -> tuple[int, int]:
 
 
 def _doubt(before: Profile, after: Profile) -> str:
-    """Return the reason why the significance of changes between two profiles cannot be tested, "" if it can."""
+    """Return a text that says why the significance of changes between two profiles cannot be tested, "" if it can."""
     if not (timed(before) and timed(after)):
         return "it is not known when samples were taken, so it is not known which changes are chance"
     if not (slices_of(before) and slices_of(after)):

@@ -98,7 +98,7 @@ def _by_name(function: MatchedFunction) -> Hashable:
 def _unique(
     functions: Iterable[MatchedFunction], key: Callable[[MatchedFunction], Hashable]
 ) -> dict[Hashable, MatchedFunction]:
-    """Return by key the functions that are the only ones with their key."""
+    """Index functions by a key, without those whose key another function has, too."""
     found: defaultdict[Hashable, list[MatchedFunction]] = defaultdict(list)
     for function in functions:
         found[key(function)].append(function)

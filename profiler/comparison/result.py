@@ -175,7 +175,9 @@ class Comparison:
     matching: Matching = field(repr=False)
 
     def _repr_html_(self) -> str:
-        """Return the page of the comparison, for a notebook."""
+        """Return the HTML that Jupyter shows for this comparison: the page with the flame graph of both profiles in an
+        <iframe>.
+        """
         page: str = find_function("render_comparison")(self)
         return page
 
@@ -293,8 +295,12 @@ def both(comparison: Comparison) -> Profile:
 
 
 def _placed(profile: Profile, rows: list[list[int]], tree: Tree) -> npt.NDArray[np.int32]:
-    """Add the stacks of one profile's samples to the common tree of a comparison, and return the node
-    of each sample.
+    """Add the stacks of one of two compared profiles to their common tree, and return the tree's node of each sample.
+
+    Args:
+        profile: The profile.
+        rows: For each frame of the profile the numbers of its functions, outermost first.
+        tree: The common tree, whose frames are these numbers.
     """
     frame_of = profile.frame.tolist()
     leaves, inverse = np.unique(profile.stack, return_inverse=True)

@@ -62,7 +62,7 @@ class SlicedSums:
 
 
 class Stacks:
-    """The functions on each stack of a profile, indexed for sums.
+    """The stack tree of a profile, indexed so that the cost of each function can be summed over any samples.
 
     Nodes of the tree are numbered in depth-first order, so all nodes below a node are a range.
     """
@@ -72,7 +72,8 @@ class Stacks:
 
         Args:
             profile: The profile.
-            rows: Functions of each frame, outermost first.
+            rows: For each frame of the profile the numbers of its functions, outermost first. A frame has several if
+                functions are inlined, and none if it is a marker.
             functions: Number of functions.
         """
         self._profile, self._functions = profile, functions
@@ -127,9 +128,14 @@ def slices_of(profile: Profile) -> int:
 def _number_nodes(profile: Profile, rows: list[list[int]], functions: int) -> tuple[I64, I64, tuple[I64, I64, I64]]:
     """Number the stack tree's nodes in depth-first order, so that a subtree is a range of numbers.
 
+    Args:
+        profile: The profile.
+        rows: For each frame of the profile the numbers of its functions, outermost first.
+        functions: Number of functions.
+
     Returns:
         Number of each node; its innermost function or -1; and for each outermost occurrence of a function the columns
-        (function, first number of its subtree, number after the last).
+            (function, first number of its subtree, number after the last).
     """
     parent, frame = profile.parent.tolist(), profile.frame.tolist()
     children: list[list[int]] = [[] for _ in parent]
@@ -185,14 +191,14 @@ _SEED = 20
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The costs of one side of a comparison in slices of time, one column for each function.
+    """The costs of one of two compared recordings in slices of time, one column for each tested cost.
 
     Attributes:
         values: (slices, columns) Costs.
         samples: (columns,) Number of samples.
         load: (slices,) Cost of all samples.
         units: (columns,) Divisors of the sums.
-        way: See Scale.
+        way: Kind of the scale (see Scale).
     """
 
     values: F64
@@ -298,7 +304,9 @@ def _standard_error(before: Evidence, after: Evidence) -> F64:
 
 
 def _spread(beside: F64, merged: int) -> F64:
-    """Return the variance of the sum of a cost over all time slices, estimated from groups of `merged` slices."""
+    """Return the variance of each column's sum over all time slices, estimated from groups of `merged` slices. The
+    first argument has the deviation of each slice.
+    """
     groups = beside.reshape(-1, merged, beside.shape[1]).sum(axis=1)
     found: F64 = (groups**2).sum(axis=0) * len(groups) / (len(groups) - 1)
     return found
@@ -324,10 +332,10 @@ def _judged(before: Evidence, after: Evidence) -> Mask:
 
 
 def _reach(before: Evidence, after: Evidence, judged: Mask) -> tuple[float, float]:
-    """Return the thresholds, in standard errors, above which changes are significant.
+    """Return how many standard errors a change must have to be significant.
 
     Returns:
-        (for the largest change of all columns, for the largest change in one direction).
+        Two thresholds: for the largest change of all columns, and for the largest change in one direction.
     """
     random = np.random.default_rng(_SEED)
     draws = []

@@ -36,12 +36,12 @@ def distinct(values: npt.NDArray[Integer]) -> npt.NDArray[Integer]:
 
 
 def numbered(values: npt.NDArray[Integer]) -> tuple[npt.NDArray[Integer], npt.NDArray[np.int64]]:
-    """Return the distinct values of an array, and the index of each value among them.
+    """Return the distinct values of an array, and the index of each element's value among them.
 
-    There may be millions of values. Temporary memory is limited to that for a part of them.
+    There may be millions of values. They are processed in parts to limit the temporary memory.
 
     Returns:
-        (distinct values, ascending; int64 index of each value, shape (n,)).
+        (distinct values, ascending; int64 index of each element's value, shape (n,)).
     """
     parts = [slice(at, at + _PIECE) for at in range(0, len(values), _PIECE)]
     found = distinct(np.concatenate([values[:0], *(distinct(values[part]) for part in parts)]))
@@ -52,7 +52,7 @@ def numbered(values: npt.NDArray[Integer]) -> tuple[npt.NDArray[Integer], npt.ND
 
 
 def among(values: npt.NDArray[Integer], wanted: Collection[int]) -> npt.NDArray[np.bool_]:
-    """Return which values of an array are wanted, as a bool array of shape (n,)."""
+    """Return a mask of an array: a bool array of shape (n,) that is True for values in `wanted`."""
     return np.isin(values, list(wanted)) if len(values) and wanted else np.zeros(len(values), np.bool_)
 
 
@@ -69,7 +69,9 @@ class Growing(Protocol[Item]):
 
 
 class Tree:
-    """A growing prefix tree of numbers, such as indices of frames. `parent` and `frame` are columns of its nodes."""
+    """A prefix tree of numbers to which nodes can be added, such as indices of frames. `parent` and `frame` are columns
+    of its nodes.
+    """
 
     def __init__(self) -> None:
         self.parent: list[int] = [-1]

@@ -31,7 +31,7 @@ The next call overwrites the buffer. It is shorter if a span cannot be read: dat
 
 
 class PlacedSpan(NamedTuple):
-    """A span of a process's memory, and the offset of its bytes in the data that was read."""
+    """A range of a process's memory, and the offset at which its bytes are in the data that was read."""
 
     avma: int
     size: int
@@ -146,28 +146,30 @@ class StackReader(Protocol):
         ...
 
     def learn(self) -> None:
-        """Plan from the last copy of a thread's interpreter frames what the next copy reads."""
+        """Choose what the next copy of the last copied thread's interpreter frames reads, from what the last one
+        needed.
+        """
         ...
 
     def ahead(self, tid: int) -> FrameReadPlan | None:
-        """Return the plan by which a stop can read a thread's interpreter frames without calling copy(), or None if
-        only copy() can read them.
+        """Return the plan by which a stop can read a thread's interpreter frames without calling copy(). None if only
+        copy() can read them.
         """
         ...
 
     def copied_ahead(
         self, tid: int, ahead: FrameReadPlan, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> None:
-        """Store the interpreter frames that a stop has already read by a plan, as copy() does for a stopped thread. The
-        thread may run again.
+        """Store the interpreter frames that a stop has already read by the plan of ahead(), as copy() does for a
+        stopped thread. The thread may run again.
 
         Args:
             tid: The thread.
             ahead: The plan.
             stack: The thread's copied stack.
             base: Address of the copied stack.
-            gather: Returns the memory that was read.
-            now: Reads the current memory.
+            gather: Returns the memory that was read in the stop.
+            now: Reads the current memory of the process.
         """
         ...
 
@@ -290,7 +292,7 @@ class CopiedStack(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FrameRows:
-    """Frames of n threads that a BPF program has copied.
+    """The interpreter frames of n threads as a BPF program has copied them, in rows that KernelReader.chains() decodes.
 
     The rows of a thread end with those of awaiting tasks, and then those of waiting evaluator calls. A row of an
     awaiting task has the address of the frame of its outermost coroutine, and flag 1 where a task begins. The tasks are

@@ -101,7 +101,12 @@ class Chain:
         return self.runs[0].frames[0]
 
     def at(self, instruction: int, number: int) -> Chain:
-        """Return the same chain of interpreter frames at another instruction of its innermost frame."""
+        """Return a copy of this chain whose innermost frame is at another instruction.
+
+        Args:
+            instruction: The instruction.
+            number: Number of the copy (see `number`).
+        """
         run = self.runs[0]
         frames = (FunctionPlace(run.frames[0].function, instruction), *run.frames[1:])
         return replace(self, runs=(Run(run.marker, frames, run.waits), *self.runs[1:]), number=number)

@@ -45,7 +45,8 @@ def uncovered(start: U64, end: U64) -> Flags:
 
 
 def _on_top(start: U64, end: U64) -> Flags:
-    """Return which address ranges no later range overlaps, for ranges with many overlaps.
+    """Return what uncovered() returns: which address ranges no later range overlaps. This is for ranges with many
+    overlaps.
 
     The edges of all ranges delimit cells. For each cell the last range over it is found; a range is uncovered if it is
     the last one over all of its cells. A range of 2^k to 2^(k+1) - 1 cells is covered by two runs of 2^k cells. At the
@@ -105,7 +106,9 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class Span(Generic[T]):
-    """One description of the JIT code from `start` to `end` (avma). It is compared by identity."""
+    """A description of the JIT code from `start` to `end` (avma), with the time in which it is valid. It is compared by
+    identity.
+    """
 
     start: int
     end: int
@@ -197,7 +200,9 @@ class CodeMap(Generic[T]):
             self._index_past(span)
 
     def _index_past(self, span: Span[T]) -> None:
-        """Note a description that is not valid any more by the blocks of addresses that it covers."""
+        """Add a description that is not valid any more to the index by which it is still found: that of the address
+        blocks that it covers.
+        """
         first, last = span.start // _BLOCK, (span.end - 1) // _BLOCK
         for block in range(first, last + 1) if last - first < _MAX_BLOCKS else (_LARGE,):
             self._past_in.setdefault(block, []).append(span)
@@ -428,8 +433,11 @@ class CodeTable:
             self._live.sort()
 
     def _gathered(self, pieces: Iterable[NamedRanges], still: Flags) -> _Columns:
-        """Return the code names of one reading of a perf map that the table lacks. Set `still` for entries that it
-        already has.
+        """Return the code names of one reading of a perf map that the table lacks.
+
+        Args:
+            pieces: The ranges with their names.
+            still: Set to True for each entry of the table that the reading still has.
         """
         found = _Gathered()
         for piece in pieces:
@@ -446,7 +454,9 @@ class CodeTable:
         return NamedRanges(piece.start[~known], piece.end[~known], piece.length[~known], names)
 
     def _known(self, piece: NamedRanges, still: Flags) -> Flags:
-        """Return which address ranges of a perf map already have an entry with the same name in the table."""
+        """Return a mask of the address ranges of a perf map that already have an entry with the same name in the table.
+        Set `still` for these entries.
+        """
         live = self._live
         known = np.zeros(len(piece.start), np.bool_)
         if not len(live):
@@ -462,8 +472,8 @@ class CodeTable:
         return known
 
     def _replaced(self, fresh: _Columns, before_ns: int) -> Flags:
-        """Return which valid entries of the table overlap code names of a new reading. The new names are valid from
-        `before_ns` on.
+        """Return a mask of the table's valid entries that code names of a new reading overlap. The new names are valid
+        from `before_ns` on.
         """
         ended, taking = touching(self._live.start, self._live.end, fresh.start, fresh.end)
         self._begin(fresh, taking, before_ns)

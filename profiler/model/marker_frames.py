@@ -163,7 +163,7 @@ def _merge_title(mark: Mark) -> str:
 
 
 class Blocked(NamedTuple):
-    """The system call in which a sleeping thread waits.
+    """A frame for a sleeping thread's wait: the system call in which it waits.
 
     Attributes:
         arch: Name of the architecture.

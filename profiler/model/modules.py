@@ -183,7 +183,7 @@ class AddressSpace:
 
     @property
     def process(self) -> object:
-        """An object that all address spaces of one program image, and only those, have in common."""
+        """An object that all address spaces of one program image have in common, and no others."""
         return self.image or self.pid
 
     @property

@@ -65,7 +65,7 @@ class Pauses:
 
 
 class PauseLog:
-    """A growing histogram of pauses. snapshot() returns its current state."""
+    """A histogram of pauses to which pauses are added during a recording. snapshot() returns its current state."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(BUCKETS, np.int64)

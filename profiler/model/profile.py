@@ -41,7 +41,7 @@ _FUNCTIONS = {
 
 
 def find_function(name: str) -> Callable[..., Any]:
-    """Return a function of a higher layer, by its name in _FUNCTIONS."""
+    """Import a function of a higher layer and return it, by its name in _FUNCTIONS."""
     function: Callable[..., Any] = getattr(import_module(_FUNCTIONS[name]), name)
     return function
 
@@ -64,7 +64,7 @@ class FrameKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One function at one address, with file and line.
+    """A function at a code address, with its source file and line. An address with inlined functions has several.
 
     Attributes:
         function: Demangled name.
@@ -249,7 +249,10 @@ class Profile:
         return f"<Profile {self.title!r}: {samples} of {threads} in {self.duration_ns / 1e9:.3f} s>"
 
     def _repr_html_(self) -> str:
-        """Return the flame graph's page in a frame for a notebook, or one line if the page has more than 8 MiB."""
+        """Return the HTML that Jupyter shows for this profile: the flame graph's page in an <iframe>.
+
+        A page of more than 8 MiB is left out. The HTML is then the repr() of the profile and a sentence about save().
+        """
         page: str = find_function("render_profile")(self)
         return page
 

@@ -455,7 +455,7 @@ def parse_note(reason: object, arguments: object) -> Note:
 
 
 def problem(name: str, **arguments: object) -> Problem:
-    """Return the problem of a file by the name of its reason: a sentence, and a command that fixes it."""
+    """Make the problem of a file that has this reason: a sentence, and a command that fixes it."""
     row = SENTENCES[name]
     return Problem(_fill_in(row.sentence, arguments), _fill_in(row.hint, arguments), name)
 
@@ -480,7 +480,7 @@ def find_hint(error: PyprofError) -> str:
 
 
 def counted(key: str) -> Reason | None:
-    """Return the reason of a counter by the counter's key, None if the table of reasons has none."""
+    """Return the row of the table of reasons for a counter's key, None if it has none."""
     return _COUNTED.get(key.partition(":")[0])
 
 

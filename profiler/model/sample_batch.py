@@ -67,7 +67,7 @@ class OuterStack:
 
 @dataclass(frozen=True, slots=True)
 class StackBeyondCopy:
-    """The known facts about a stack beyond the copy of one sample.
+    """The known facts about the part of a stack that one sample's copy does not contain.
 
     Attributes:
         length: Bytes from the base of the copy to the end of the stack.
@@ -103,7 +103,7 @@ class StackSlab:
     beyond: Mapping[int, StackBeyondCopy] = field(default_factory=dict)
 
     def alone(self) -> StackSlab:
-        """Return a copy of the stack bytes in contiguous memory of its own.
+        """Copy these stack copies into new memory, one directly after the other.
 
         In the kernel's ring buffer other data lies between them, and the kernel will overwrite them.
         """
@@ -120,7 +120,8 @@ class StackSlab:
 
 
 class Surroundings(NamedTuple):
-    """Context that is added to a sample's stack, such as the lock for which a thread waits and the waker.
+    """Marker frames around a sample's stack that say more about it: the lock for which its thread waits, or the thread
+    that ended its wait.
 
     Attributes:
         outer: Marker outside of the stack.

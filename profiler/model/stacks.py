@@ -174,7 +174,12 @@ class StackTable:
         return nodes
 
     def natives(self, words: list[int], space: int) -> list[int]:
-        """Return the numbers of native frames that are given as words of Walk.packed()."""
+        """Return the numbers of native frames in this table, in the order of `words`.
+
+        Args:
+            words: The frames, each as a word of Walk.packed().
+            space: Number of their address space.
+        """
         known = self._natives.setdefault(space, {})
         try:
             return [known[word] for word in words]
@@ -191,8 +196,11 @@ class StackTable:
         return node
 
     def append_stack(self, below: int, node: int) -> int:
-        """Return the node of the stack that ends at `node` when it is added at the inner end of the stack that ends at
-        `below`.
+        """Add the frames of one stack at the inner end of another one, and return the new leaf.
+
+        Args:
+            below: Leaf of the outer stack.
+            node: Leaf of the stack whose frames are added.
         """
         return [below, *self.chain(below, self._path(node))][-1]
 
@@ -238,8 +246,13 @@ class StackTable:
         space: int,
         code_of: Callable[[SharedFrames], npt.NDArray[np.int32] | None] | None,
     ) -> int:
-        """Return the node of one of the frames that samples of a deep stack share. Frames outside of it are looked up
-        once.
+        """Return the node of one of the frames that samples of a deep stack share. Frames outside of it are added once.
+
+        Args:
+            frames: The shared frames.
+            first: Index of the frame.
+            space: Number of the address space.
+            code_of: Returns the numbers of the JIT code in which the frames lie.
         """
         nodes = self._shared.get(frames)
         if nodes is None:
@@ -261,8 +274,8 @@ class StackTable:
         return int(nodes[first]) if first < len(nodes) else 0
 
     def _without_middle(self, frames: SharedFrames, first: int, space: int, code: npt.NDArray[np.int32] | None) -> int:
-        """Add only the outermost and innermost frames of a stack to the tree, because there are too many nodes to keep
-        the rest.
+        """Add only the outermost and innermost frames of a deep stack to the tree, because the tree already has too
+        many nodes. Return the leaf.
         """
         outer = self._frames_of(frames, slice(len(frames) - _KEPT, None), space, code)[::-1].tolist()
         inner = self._frames_of(frames, slice(first, first + _KEPT), space, code)[::-1].tolist()
@@ -386,7 +399,9 @@ class StackTable:
 
 @dataclass(slots=True)
 class _Native:
-    """The native frames begin .. end of an unwound batch, which belong to one stack, innermost first."""
+    """The frames from begin to end in the columns of an unwound batch: the native frames of one stack, innermost
+    first.
+    """
 
     walk: Walk
     begin: int

@@ -16,8 +16,8 @@ PARTLY_READ = "partly_interpreted"
 
 
 def lacks(language: str) -> str:
-    """Return the label of complete native stacks in which functions of this language are missing because they were not
-    read.
+    """Return the label of complete native stacks in which functions of this language are missing, because the recording
+    did not read them.
     """
     return f"no_{language.lower().strip('.')}"
 
@@ -83,12 +83,12 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """A language whose functions are shown in stacks.
+    """An interpreted language whose functions a recording tries to show.
 
     Attributes:
         name: Its name.
         evaluators: Prefixes of the native functions that run functions of the language.
-        hint: See FunctionsMissing.
+        hint: The option that shows its functions, "" if there is none.
     """
 
     name: str
@@ -154,7 +154,7 @@ class Children:
 
 @dataclass(frozen=True, slots=True)
 class NameCounts:
-    """Counts of the ways in which addresses of a window got their names.
+    """Counts for one window of how addresses got their names: from the cache or from files.
 
     Attributes:
         known: Number that were cached from earlier windows.
@@ -384,7 +384,7 @@ def _added(kind: Any, values: Sequence[Any]) -> Any:
 
 
 def _stops(parts: Sequence[Summary], seconds: float) -> Stops:
-    """Combine the pauses of the target in several recordings.
+    """Return the pauses of the target in several recordings together, with their share of `seconds`.
 
     The median is the mean of the recordings' medians, weighted by their stops; the maximum is exact.
     """

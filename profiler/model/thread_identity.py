@@ -97,7 +97,7 @@ def common(every: Iterable[Labels]) -> Labels:
 
 
 def fit(labels: Labels, wanted: Mapping[str, str | Collection[str]]) -> bool:
-    """Return True if a thread has each wanted label with one of its wanted values."""
+    """Return True if a thread's labels have each wanted name with one of its wanted values."""
     own = dict(labels)
     return all(own.get(name) in ((value,) if isinstance(value, str) else value) for name, value in wanted.items())
 

@@ -33,7 +33,9 @@ def unpacked(word: int) -> tuple[int, bool, int]:
 
 
 class Trust(IntEnum):
-    """The source that found a frame: the one whose rule was applied to the frame inside it. A row of frame_sources."""
+    """The kind of source that found a frame: a row of frame_sources, such as unwind tables, frame pointers or a
+    heuristic. It is the source of the rule that was applied to the frame inside it.
+    """
 
     CONTEXT = 0
     SFRAME = 1
@@ -89,7 +91,8 @@ class StackEnd(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class SharedFrames:
-    """The outer frames of a deep stack that many samples have in common, innermost first, up to its root.
+    """The outer frames of a deep stack that many samples of a batch have in common, innermost first, up to its root.
+    They are stored once.
 
     Columns are as in Walk.
 
@@ -152,7 +155,13 @@ class Walk:
         return Walk(start, pc, exact, trust, sp, end, missing, top, lacks)
 
     def with_lanes(self, lanes: npt.NDArray[np.int64], other: Walk) -> Walk:
-        """Replace the unwound frames of these samples by those of another walk. Both must have no shared frames."""
+        """Return a copy of this walk with the frames of some samples replaced by those of another walk. Both must have
+        no shared frames.
+
+        Args:
+            lanes: Indices of the samples to replace, in the order of the samples of `other`.
+            other: The other walk.
+        """
         start = np.concatenate([self.start, self.start[-1] + other.start[1:]])
         pairs = zip(self._columns(), other._columns(), strict=True)
         both = Walk(start, *(np.concatenate(pair) for pair in pairs))  # type: ignore[arg-type]  # all but shared
@@ -164,7 +173,7 @@ class Walk:
         return self.pc, self.exact, self.trust, self.sp, self.end, self.missing, self.top, self.lacks_register
 
     def packed(self) -> npt.NDArray[np.uint64] | None:
-        """Return one word for each unwound frame with all its facts except its sp (see unpacked()).
+        """Return one 64-bit word for each unwound frame, which has its pc, exact and trust (see unpacked()).
 
         Returns:
             (m,) uint64, or None if it is impossible or too expensive.

@@ -96,7 +96,9 @@ _LAYOUTS = {
 
 
 class Steps(NamedTuple):
-    """A property of a Go function that changes with the pc: values[i] is valid up to the address ends[i]."""
+    """A property of a Go function by pc, such as its frame size: values[i] is valid from ends[i - 1] up to the address
+    ends[i].
+    """
 
     ends: list[int]
     values: list[int]
@@ -402,7 +404,14 @@ class GoTable:
         return data.partition(b"\0")[0].decode("utf-8", "backslashreplace")
 
     def _steps(self, function: GoFunction, offset: int) -> Steps:
-        """Decode a Go value table: pairs of a change of the value (signed) and of the pc (in instructions)."""
+        """Return the values of a Go value table by pc, decoded or from the cache.
+
+        The table consists of pairs: a change of the value (signed), and of the pc (in instructions).
+
+        Args:
+            function: The function.
+            offset: Offset of the table among all value tables, 0 for none.
+        """
         known = self._kept.get((function.start, offset))
         if known is not None:
             return known
@@ -420,7 +429,20 @@ class GoTable:
         return steps
 
     def _decode(self, function: GoFunction, data: bytes, size: int, steps: Steps) -> bool:
-        """Decode a Go value table into `steps`. Return False if more bytes are needed."""
+        """Decode a Go value table (such as pcsp: the frame size by pc) from its first bytes.
+
+        Args:
+            function: The function.
+            data: The first bytes of the table.
+            size: Number of bytes that were requested. Fewer in `data` mean the end of the file.
+            steps: Receives the values, in place of its contents.
+
+        Returns:
+            False if the table is longer than `data`. The caller must then call this again with more bytes.
+
+        Raises:
+            FormatError: The table is broken.
+        """
         steps.ends.clear()
         steps.values.clear()
         value, pc, at = -1, function.start, 0

@@ -41,7 +41,7 @@ tables.
 
 
 class Identity(Enum):
-    """The result of comparing a file's content with mapped memory."""
+    """The result of comparing a file's content with the memory of a process that may have mapped it."""
 
     BUILD_ID = "same build-id"
     CONTENT = "no build-id to compare, same headers and code"

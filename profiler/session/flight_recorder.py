@@ -113,7 +113,8 @@ class LastWindowsSink:
 
 @dataclass(frozen=True, slots=True)
 class WrittenOut:
-    """A Sink that keeps each window of a flight recorder, and passes all kept windows on as one profile.
+    """A Sink for one trigger of a flight recorder: it keeps the window, and gives all kept windows to another sink as
+    one profile.
 
     Attributes:
         kept: Keeps the windows.
@@ -221,7 +222,8 @@ def condition(text: str, pids: Callable[[], Iterable[int]]) -> Condition:
 
 
 class Triggers:
-    """A checker of trigger conditions. It calls fire(observations) when one begins to hold, at most once in pause_s.
+    """A checker of a flight recorder's trigger conditions. It calls fire(observations) when a condition begins to hold,
+    at most once in pause_s.
 
     A condition that holds at the start must first become false.
     """

@@ -33,7 +33,9 @@ def own_cost() -> OwnCost:
 
 
 class RecentCost:
-    """A cheap own_cost() of this process for frequent calls. It reads the peak memory only every few seconds."""
+    """The processor time and peak memory of this process, for frequent calls. The peak memory is read only every few
+    seconds.
+    """
 
     def __init__(self) -> None:
         self._max_rss_kb = 0

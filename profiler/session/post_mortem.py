@@ -36,7 +36,7 @@ Registers = dict[int, list[dict[str, int]]]
 
 @dataclass(frozen=True, slots=True)
 class StatedCrash:
-    """The facts about a crash that a minidump states, except its threads.
+    """The facts about a crash that a minidump states in addition to its threads.
 
     Attributes:
         system: Name of the operating system, "" if it is unknown.

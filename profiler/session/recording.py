@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _CrossThreadCall:
-    """A job from another thread that waits for the recording's loop (see BetweenBatches.ask)."""
+    """A function that another thread has asked the recording's loop to call, and its result. See BetweenBatches.ask."""
 
     at_ns: int
     answer: Future[Any]
@@ -63,7 +63,7 @@ class BetweenBatches:
 
     @property
     def over(self) -> bool:
-        """True if the loop that takes samples has ended."""
+        """True if the recording's loop has ended."""
         return self._over.is_set()
 
     def wait(self, timeout: float | None) -> bool:
@@ -303,7 +303,7 @@ class Recording:
             self._begun_or_over.set()
 
     def _turn(self) -> None:
-        """Run the recording's jobs that are due between two batches."""
+        """Run what is due between two batches of the recording, such as deliveries and calls of other threads."""
         if not self.asked_to_end and time.monotonic_ns() >= self._handover.limit_ns:  # the timer's thread may be late
             self.end()
         if self.command and not self.options.subprocesses and self.command.poll() is not None:
@@ -392,7 +392,7 @@ class Recording:
         return asked.profile() if asked is not None else self.stop()
 
     def part(self) -> Profile | None:
-        """Return a profile of the additions to the current window since the last part, or since it began.
+        """Return a profile of what was added to the current window since the last part, or since the window began.
 
         All parts together are what peek() returns, except for facts that are only known at a window's end.
 
@@ -403,8 +403,8 @@ class Recording:
         return asked.profile() if asked is not None else None
 
     def packed_part(self) -> Sequence[Part] | None:
-        """Return the result of part() in packed form (see answers.unpacked_profile), for callers that may never read
-        it.
+        """Return the result of part() as the worker encoded it, for callers that may never read it.
+        response_codec.unpacked_profile decodes it.
         """
         asked = self._part()
         return asked.packed() if asked is not None else None

@@ -46,7 +46,7 @@ rules of new code would otherwise make them grow without limit.
 
 
 class InputFiles:
-    """The files that a recording reads in addition to samples: object files, symbol files and interpreters."""
+    """The readers of what a recording reads in addition to samples: object files, symbol files and interpreters."""
 
     def __init__(
         self,
@@ -158,7 +158,9 @@ class Session:
         return functions
 
     def _take_gone_spaces(self, window: Window, is_used: Callable[[AddressSpace], bool]) -> dict[int, AddressSpace]:
-        """Return the address spaces of closed windows that no sample will use again, or whose caches are too old."""
+        """Remove from the table of cached address spaces those that no sample will use again and those whose caches are
+        too old. Return the removed ones.
+        """
         self._windows += 1
         carried = self.recorder.spaces
         for number, space in window.spaces.items():

@@ -72,7 +72,7 @@ class _Event(Protocol):
 
 
 class Ending(Protocol):
-    """The protocol of a sampler that was requested to end."""
+    """The protocol by which the watchdog observes a sampler that was requested to end."""
 
     @property
     def sampled(self) -> _Event:

@@ -17,8 +17,8 @@ from pyprof.window_flush_protocol import FlushProtocol
 
 @dataclass(slots=True)
 class _Windows:
-    """The sink of closed windows, and the time of the next window's end (monotonic); 0 before the recording has
-    begun.
+    """The sink that receives closed windows at a regular interval, and the monotonic time at which the current window
+    ends; 0 before the recording has begun.
     """
 
     every_ns: int
@@ -28,7 +28,7 @@ class _Windows:
 
 @dataclass(slots=True)
 class _Delivery:
-    """A window that the worker was requested to give to a sink."""
+    """A request to the worker to give one window to a sink."""
 
     pending: Pending
     sink: Sink
@@ -36,7 +36,7 @@ class _Delivery:
 
 
 class Deliveries:
-    """Delivery of one recording's windows to sinks.
+    """The deliveries of one recording's windows to sinks.
 
     Call every() and inherit() before the recording runs, and rest() and failures() after that.
     """
@@ -83,7 +83,7 @@ class Deliveries:
         self._handover.request_flush(at_ns)
 
     def rest(self, sink: Sink) -> None:
-        """Deliver the profile that Recording.stop() would return to a sink.
+        """Deliver the last profile of the recording to a sink: the one that Recording.stop() would return.
 
         Raises:
             WorkerDied: The worker has ended.

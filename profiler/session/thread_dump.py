@@ -41,7 +41,8 @@ _MAX_BATCHES = 12
 
 
 class DumpCompletion:
-    """The condition under which a dump is complete: each thread has a sample whose stack was not truncated.
+    """A record of which threads a dump has sampled completely. The dump ends when each thread has a sample whose stack
+    was not truncated.
 
     The memory of the stack was then copied, and the needed registers were known. A dump is also complete after 12
     batches, or after a time limit.
@@ -62,21 +63,23 @@ class DumpCompletion:
         self._batches = self._filled = 0
 
     def note_batch(self, batch: SampleBatch) -> None:
-        """Note the samples of a batch before it is unwound."""
+        """Note which threads have a sample in a batch of the dump that is not unwound yet."""
         self._sampled.update(batch.tid.tolist())
         self._unwalked.update(batch.tid[batch.kind < SampleKind.UNCHANGED].tolist())
         self._batches += 1
         self._filled += len(batch) > 0
 
     def note_feedback(self, feedback: Feedback) -> None:
-        """Note which threads have a stack that was not truncated."""
+        """Note for each thread of an unwound batch whether its stack was truncated. The dump continues while the last
+        stack of a thread was.
+        """
         tids = feedback.batch.tid.tolist()
         self._unwalked.subtract(tids)
         for tid, cut in zip(tids, ((feedback.missing != 0) | feedback.stop).tolist(), strict=True):
             (self._truncated.add if cut else self._truncated.discard)(tid)
 
     def is_complete(self) -> bool:
-        """Return True if no further batch is needed. The first batch always is."""
+        """Return True if the dump needs no further batch. It needs at least one."""
         if not self._batches:
             return False
         whole = not self._truncated and not any(self._unwalked.values())
@@ -119,7 +122,7 @@ class ThreadStacks:
 
     @property
     def whole(self) -> bool:
-        """True if there is a thread, and each stack reaches its thread's first function."""
+        """True if there is a thread, and no stack is truncated: each reaches the first function of its thread."""
         return bool(self.threads) and all(thread.whole for thread in self.threads)
 
 
@@ -179,7 +182,7 @@ def of_stub(remote: RemoteOptions, options: DumpOptions, start: Start = spawned)
 
 
 class _Looking:
-    """The worker of a dump, and the state that it shares with the collector. The end of the `with` block kills the
+    """The worker process of one dump, and what it shares with the collector. The end of the `with` block kills the
     worker.
     """
 

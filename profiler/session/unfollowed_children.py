@@ -20,7 +20,9 @@ _BUDGET = 100
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Processor time in nanoseconds, of the recorded processes (own_ns) and of their children (children_ns)."""
+    """Processor time in nanoseconds: own_ns of the recorded processes, children_ns of their children that are not
+    recorded.
+    """
 
     own_ns: int = 0
     children_ns: int = 0

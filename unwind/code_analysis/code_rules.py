@@ -66,7 +66,9 @@ class AnalysedCode:
 
 
 class CodeRules:
-    """The unwind rules that the code of one file proves."""
+    """The unwind rules of one file that follow from its machine code. Functions are analysed when a pc first needs
+    them.
+    """
 
     def __init__(self, file: ObjectFile, debug: ObjectFile | None, arch: Arch, extents: Iterable[Extents]) -> None:
         """Create the rules of a file without analysing any function.
@@ -96,7 +98,9 @@ class CodeRules:
         return found or self._try_aligned(svma)
 
     def _follow_functions(self, start: int | None, svma: int) -> AnalysedCode | None:
-        """Analyse the function at a start and those behind it, until one of them covers an address."""
+        """Analyse the function at `start` and those after it, until one covers an address. Return the code with rules
+        there, or None.
+        """
         for _ in range(MAX_GUESSES):
             if start is None or start > svma:
                 break
@@ -108,7 +112,9 @@ class CodeRules:
         return None
 
     def _try_aligned(self, svma: int) -> AnalysedCode | None:
-        """Try the aligned addresses before an address as starts of the function that covers it."""
+        """Try the aligned addresses before an address as starts of the function that covers it. Return the code with
+        rules there, or None.
+        """
         nearest = self._index.before(svma)
         first = max(nearest or 0, svma - MAX_DISTANCE)
         aligned = range(svma & -16, first, -16)
@@ -250,7 +256,16 @@ class CodeRules:
             self._store_piece(starts, rules, end, function, pushes)
 
     def _store_piece(self, starts: list[int], rules: list[Rule], end: int, function: int, pushes: bool) -> None:
-        """Store a piece, unless another function already has a part of it."""
+        """Store consecutive code of a function with its rules, unless a part of it was already stored for another
+        function.
+
+        Args:
+            starts: First address of each rule, ascending.
+            rules: The rules.
+            end: Address after the code.
+            function: First address of the function.
+            pushes: The function saves a register at its start, and returns.
+        """
         at = bisect_right(self._starts, starts[0])
         if at and starts[0] < self._pieces[self._starts[at - 1]].rows.end:
             return

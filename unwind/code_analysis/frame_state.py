@@ -171,8 +171,13 @@ def _is_below(place: FramePlace, sp: FramePlace, room: int = 0) -> bool:
 
 
 def push(state: FrameState, register: int, value: FramePlace | None, call: int | None) -> FrameState:
-    """Return the frame state after a push of a register, or of something else if that is -1. `value` is where it
-    points.
+    """Return the frame state after a push.
+
+    Args:
+        state: The state before.
+        register: The pushed register, -1 for something else.
+        value: The place to which the pushed value points, None if unknown.
+        call: The call before it as in InstructionState.
     """
     sp = state.values[RSP]
     if sp is None or state.outermost:
@@ -184,7 +189,7 @@ def push(state: FrameState, register: int, value: FramePlace | None, call: int |
 def store(
     state: FrameState, register: int, place: FramePlace, index: int, scale: int, value: FramePlace | None
 ) -> FrameState:
-    """Return the frame state after eight bytes have been stored in the frame.
+    """Return the frame state after an instruction has stored eight bytes at a place in the frame.
 
     Args:
         state: The state before.
@@ -192,7 +197,7 @@ def store(
         place: Where it is stored, without the index.
         index: Register that is added to the place, -1 if there is none.
         scale: Binary logarithm of the factor of the index.
-        value: Where the register points.
+        value: The place to which the stored value points, None if unknown.
     """
     sp = state.values[RSP]
     if sp is not None and _is_below(place, sp, RED_ZONE if register < 0 or value is not None else 0):
@@ -211,7 +216,7 @@ def store(
 
 
 def loaded_value(state: FrameState, place: FramePlace | None, index: int, scale: int) -> FramePlace | None:
-    """Return where the word at a place points, None if that is unknown."""
+    """Return the place in the frame to which the word at another place points, None if that is unknown."""
     kept = state.kept
     if kept is None or (kept.place, kept.index_register, kept.scale) != (place, index, scale):
         return None

@@ -11,11 +11,11 @@ from pyprof.unwind.code_analysis.function_bounds import Code, end_of_padding
 
 
 class InstructionState(NamedTuple):
-    """The state before one instruction, and where control goes behind it.
+    """The state of a function's frame before one instruction, and where control goes after it.
 
     Attributes:
         size: Size of the instruction in bytes.
-        state: The state before it.
+        state: The state of the frame before it.
         call: Address of the call on the path to it that is most likely not to return, None if there is no call.
         targets: Addresses in the function to which it jumps.
         ends: Control does not continue behind it.

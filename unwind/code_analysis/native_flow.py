@@ -57,7 +57,9 @@ class FlowRow(ctypes.Structure):
 
 
 class NativeFlow:
-    """The functions of one segment of code, as analysed by native code."""
+    """The analysis of the functions in one segment of code by native code (native/flow). PythonFlow is its
+    specification.
+    """
 
     def __init__(
         self, library: ctypes.CDLL, file: ObjectFile, segment: Segment, code: memoryview, index: FunctionIndex

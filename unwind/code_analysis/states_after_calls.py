@@ -25,7 +25,7 @@ _Graph = Mapping[int, Iterable[int]]
 
 
 class PythonFlow:
-    """The functions of one segment of code, as analysed in Python. NativeFlow has the same methods and results."""
+    """The analysis of the functions in one segment of code in Python. NativeFlow has the same methods and results."""
 
     def __init__(self, code: Code) -> None:
         self._code = code
@@ -96,7 +96,7 @@ def keep_proved(states: FunctionStates, returns: Callable[[int], bool]) -> None:
 
 
 def _inverse(graph: Mapping[int, Iterable[int]], without: Iterable[int]) -> dict[int, list[int]]:
-    """Return a control flow graph with all edges reversed, without the edges out of the given code ranges."""
+    """Return a control flow graph with all edges reversed, without the edges that begin at some instructions."""
     found: dict[int, list[int]] = {}
     for start, targets in graph.items():
         for target in targets if start not in without else ():
@@ -105,7 +105,7 @@ def _inverse(graph: Mapping[int, Iterable[int]], without: Iterable[int]) -> dict
 
 
 def _reach(starts: Iterable[int], graph: _Graph) -> set[int]:
-    """Return the given code ranges and all ranges that can be reached from them in a control flow graph."""
+    """Return the given instructions and all that can be reached from them in a control flow graph, by address."""
     found, waiting = set(starts), list(starts)
     while waiting:
         for target in graph.get(waiting.pop(), ()):

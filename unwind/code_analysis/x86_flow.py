@@ -154,7 +154,7 @@ class _Decoder:
 
 
 class _Analysis:
-    """One attempt to analyse a function.
+    """One attempt to find the states of all instructions of a function.
 
     Attributes:
         states: The result so far.
@@ -193,7 +193,13 @@ class _Analysis:
             self._follow_straight(*self._waiting.pop())
 
     def fill_gaps(self) -> None:
-        """Analyse code that only indirect jumps with unknown targets reach."""
+        """Analyse the code between known instructions that only indirect jumps with unknown targets can reach, and add
+        its instructions to `states`.
+
+        At the start of each such gap, the state at one indirect jump after another is tried. A trial is kept if it
+        contradicts nothing and leads to a return at the right stack depth or to known code. Otherwise the gap stays
+        unknown.
+        """
         tried: set[int] = set()
         while self.states.unresolved and len(tried) < MAX_TRIALS:
             gap = next((at for at in self._gaps() if at not in tried), None)
@@ -226,7 +232,14 @@ class _Analysis:
         return found
 
     def _follow_straight(self, at: int, state: FrameState, call: int | None) -> None:
-        """Follow instructions until a jump or return, or until analysed code with the same state is reached."""
+        """Analyse instructions from an address on, until the path ends at a jump or return, or meets analysed code with
+        the same state.
+
+        Args:
+            at: Address of the first instruction.
+            state: The state there.
+            call: The call before it as in InstructionState.
+        """
         code, known = self._code, self.states.known
         covering = self.states.find(at)
         if covering is not None and covering != at:

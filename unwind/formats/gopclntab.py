@@ -151,8 +151,20 @@ def add_stack_switches(rows: FunctionRows, name: str, code: bytes, arch: Arch) -
 
 
 def _parts(name: str, code: bytes, begin: int, end: int, arch: Arch) -> list[tuple[int, int, _Fix]]:
-    """Return (begin, end, change of the table's rule) for each part of a Go function's code that runs
-    on another stack.
+    """Divide the code of a Go function that runs on another stack into parts, and return how the unwind rule of each
+    part differs from that of the function table.
+
+    The table does not know that the code has switched stacks, so its CFA and return address are wrong there.
+
+    Args:
+        name: Name of the function.
+        code: The function's code.
+        begin: Offset at which the code has switched to the other stack.
+        end: Offset at which it is back, or that of the code's end.
+        arch: The architecture.
+
+    Returns:
+        (begin, end, function that makes the right rule from the table's rule) of each part.
     """
     inside = code[begin:end]
     if end == len(code) and name != "runtime.morestack":
@@ -178,8 +190,15 @@ def _parts(name: str, code: bytes, begin: int, end: int, arch: Arch) -> list[tup
 
 
 def _kept_sp(before: bytes, inside: bytes) -> re.Match[bytes] | None:
-    """Return the store of the sp that a register keeps since before code went to another stack, None if there is
-    none.
+    """Find the instruction that stores the sp of the earlier stack in the frame on the new stack. A register has kept
+    it since the switch.
+
+    Args:
+        before: The code before the switch.
+        inside: The code after it.
+
+    Returns:
+        The match of the instruction in `inside`, None if there is none.
     """
     for kept in _KEPT.finditer(before):
         register = (kept[1][0] & 7) << 3
@@ -195,7 +214,7 @@ def _slot(store: re.Match[bytes]) -> bytes:
 
 
 def _saved_sp(code: bytes) -> int:
-    """Return the offset of the saved stack pointer in struct g, of which code has just loaded one; 0 if unknown."""
+    """Return at which offset of struct g the code has just loaded the saved stack pointer, 0 if that is unknown."""
     loads = list(_SCHED.finditer(code))
     return loads[-1][1][0] if loads else 0
 
@@ -316,7 +335,9 @@ class GoFrames:
         return add_stack_switches(rows, function.name, self._code(start, end), self._arch)
 
     def _vfork_rule(self, start: int, end: int) -> Rule | None:
-        """Return the rule of code that has popped its return address into r12, None for other functions."""
+        """Return the unwind rule of a function that keeps its return address in r12 (syscall.rawVforkSyscall), None for
+        other functions.
+        """
         if _RETURN_IN_R12 not in self._code(start, min(end, start + _PROLOGUE)):
             return None
         r12 = self._arch.registers.index("r12")

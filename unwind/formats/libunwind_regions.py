@@ -39,7 +39,7 @@ class NotDescribed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The state of the registers at one place of a libunwind procedure.
+    """The places of the CFA and of the caller's registers at one place of a libunwind procedure.
 
     Attributes:
         base: Column of the CFA's register: cfa = base + off.
@@ -136,7 +136,7 @@ def _parts(ops: tuple[Op, ...]) -> Iterator[list[Op]]:
 
 
 class _Walk:
-    """One execution of a procedure's libunwind regions, for one offset."""
+    """One execution of a procedure's libunwind directives, up to the offset whose unwind rule is wanted."""
 
     def __init__(self, arch: Arch, size: int, rule_at: RuleAt, entry: _State, target: int) -> None:
         self._arch = arch
@@ -174,9 +174,9 @@ class _Walk:
         return RuleRange(self._low, self._high, self._rule(state))
 
     def _reached(self, offset: int) -> bool:
-        """Return True if the offset of interest lies at or after an offset of the procedure.
+        """Return True if the offset whose rule is wanted lies at or after this offset of the procedure.
 
-        In both cases, the range of the rule is cut at that offset.
+        In both cases, the range in which the rule holds is cut at this offset.
         """
         if offset <= self._target:
             self._low = max(self._low, offset)
@@ -254,7 +254,7 @@ class _Walk:
             self._state = replace(self._state, regs={**self._state.regs, column: how})
 
     def _undo(self, levels: int) -> None:
-        """Undo the register changes of the last libunwind regions, the last one first."""
+        """Go back to the register state before the last `levels` libunwind regions."""
         for _ in range(min(max(levels, 0), len(self._levels))):
             self._state = self._levels.pop()
 

@@ -316,10 +316,13 @@ class DynReader:
         return replace(best[1], sure=sure)
 
     def _reading(self, head: Head, with_offset: bool) -> tuple[int, DynInfo]:
-        """Return (plausibility, info) of registered unwind info in one of the two layouts.
+        """Read registered unwind info in one of the two layouts, and judge how plausible the content is.
+
+        Returns:
+            (plausibility, info); a larger number is more plausible.
 
         Raises:
-            FormatError: The content is not plausible.
+            FormatError: The content is not plausible at all.
         """
         at = head.info + self._head.size
         info = DynInfo(head, "", with_offset)

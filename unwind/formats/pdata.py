@@ -101,7 +101,7 @@ class UnwindInfo(NamedTuple):
 
 
 class UnwoundFrame:
-    """The frame of a function at one place: what its unwind infos have done up to there."""
+    """The frame of a function at one place of its code, built up by applying the steps of its unwind infos."""
 
     def __init__(self) -> None:
         self.depth = WORD
@@ -240,7 +240,9 @@ class Pdata:
         return FunctionRows(base + start, base + end, tuple(base + place for place in starts), tuple(rules))
 
     def _chain(self, info: int) -> list[UnwindInfo]:
-        """Return the unwind infos of a function's part: those of the parts before it first, its own last."""
+        """Return the unwind infos that apply to a part of a function: its own, and before it those to which it is
+        chained.
+        """
         found: list[UnwindInfo] = []
         while len(found) < MAX_CHAIN:
             if info & 1:  # the place of another entry of the table
@@ -312,7 +314,7 @@ class Pdata:
     def _undoing(
         self, code: bytes, start: int, frame: UnwoundFrame, until: int, pushed: Sequence[int], leaving: bytes
     ) -> Iterator[tuple[int, int, Rule]]:
-        """Yield the rows of the code that undoes a frame up to a depth.
+        """Yield the rows of the code of an epilogue, which undoes a frame instruction by instruction down to a depth.
 
         Args:
             code: Code of the function.
@@ -417,7 +419,9 @@ def _step(word: int, code: UnwindCode, more: Sequence[int], frame_offset: int) -
 
 
 def _insert(starts: list[int], rules: list[Rule], first: int, after: int, rule: Rule, end: int) -> None:
-    """Put a row into the rows of a function. The rule of the place before it holds again behind it."""
+    """Insert a row into the rows of a function: its rule holds from `first` up to `after`. From there on, the rule that
+    held before it holds again.
+    """
     at = bisect_right(starts, first)
     before = rules[at - 1]
     if at and starts[at - 1] == first:

@@ -36,7 +36,9 @@ Span = tuple[int, int]
 
 
 class CallEvidence(IntEnum):
-    """The evidence that the call before a return address gives about the function of the callee's frame."""
+    """The evidence of the call before a return address about the frame inside it: whether the call is one of that
+    frame's function.
+    """
 
     REFUTED = 0
     ALLOWED = 1  # an indirect call, or one whose target is not known
@@ -174,7 +176,7 @@ class CallSites:
         return None
 
     def _pointer(self, slot: int | None) -> int | None:
-        """Return the function to which a GOT slot points.
+        """Return the function to which a slot of the GOT points, None if unknown.
 
         The dynamic linker bound the slot at the call, and it stays bound.
         """
@@ -194,7 +196,7 @@ class CallSites:
         return None if entry is None else (entry[1], pc + 1)
 
     def _through_jumps(self, target: int, pc: int, exact: bool) -> CallEvidence:
-        """Return whether the called function reaches the function that covers pc by tail jumps."""
+        """Return whether the called function reaches the function that covers pc by tail jumps, as evidence."""
         body = self.find_body(pc, exact)
         if body is None:
             return CallEvidence.ALLOWED

@@ -49,7 +49,9 @@ class Verdict(IntEnum):
 
 
 class SpaceCode:
-    """The code of one address space, by which a stack word can be judged as a possible return address."""
+    """The code of one address space, as far as checks read it: whether a stack word can be a return address, and which
+    instructions are near a pc.
+    """
 
     def __init__(
         self,
@@ -213,13 +215,17 @@ class ReplacingSpan(NamedTuple):
 
 
 def unprovable_rule(arch: Arch) -> Rule:
-    """Return the unwind rule of code whose registers are already those of another frame. It has no provable caller."""
+    """Return the unwind rule for code that has already loaded the registers of a frame which is not its caller, as
+    longjmp(3) and __builtin_eh_return do.
+
+    The CFA is sp. There is no rule for the return address, because the caller cannot be found any more.
+    """
     return Rule(arch.sp, 0, UNDEFINED, replacing=True)
 
 
 def restores_other_frame(rule: Rule, arch: Arch) -> bool:
-    """Return True if an unwind rule describes a frame whose registers are read from a buffer, like that of
-    longjmp(3).
+    """Return True if an unwind rule loads the registers of a frame that is not the caller from a buffer, as the rule of
+    longjmp(3) does.
     """
     if rule.signal or rule.cfa_reg in (-1, arch.sp, arch.fp):
         return False

@@ -39,7 +39,8 @@ _MIN_RUN = 64
 
 @dataclass(slots=True, eq=False)
 class DeepStackReuse:
-    """A complete walk of a thread's deep stack, and checks before a later walk reuses its frames.
+    """A complete walk of a thread's deep stack, stored so that a later walk of the thread can take over its outer
+    frames.
 
     Attributes:
         frames: The frames of the walk.
@@ -64,7 +65,7 @@ class DeepStackReuse:
 
 @dataclass(slots=True)
 class Join:
-    """The frame at which a walk joins an earlier walk of the thread: frame `own` of the walk is frame `at` of the
+    """The place at which a walk meets an earlier walk of the thread: frame `own` of this walk is frame `at` of the
     earlier one.
     """
 
@@ -139,7 +140,7 @@ class FramePath:
         return int(pc[0]), int(sp[0]), int(fp[0]), bool(exact[0])
 
     def first_frames(self, frames: int) -> CachedFrames:
-        """Return the first `frames` frames of a walk in progress as columns."""
+        """Return the first `frames` frames of the path as columns."""
         pc, sp, _, exact, trust, _ = self.columns_since(0)
         return CachedFrames(pc[:frames], exact[:frames], trust[:frames], sp[:frames])
 
@@ -204,7 +205,8 @@ def mask_repeated(pc: U64, sp: U64) -> Mask:
 
 
 def find_unpredicted(pc: U64, sp: U64, slots: U64) -> U64:
-    """Return the words of a stack that do not follow from a repetition of inner frames.
+    """Return the addresses of the words of a walk that are not the same as in the frames inside them, so that the
+    repetition of a recursion does not predict them.
 
     Args:
         pc: Pc of each frame, innermost first.
@@ -219,7 +221,8 @@ def find_unpredicted(pc: U64, sp: U64, slots: U64) -> U64:
 
 
 def find_highest_unread(words: U64, high: int, spots: Sequence[Piece]) -> int:
-    """Return the address of the highest word that none of the read pieces of memory contains, or 0.
+    """Return the highest of some addresses whose word is in none of the pieces of memory that were read with a sample,
+    0 if there is none.
 
     Args:
         words: Addresses of the words, ascending.

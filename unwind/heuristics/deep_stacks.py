@@ -64,7 +64,7 @@ walk.
 
 
 class _Noting(LaneMemory):
-    """The memory of a sample that records which words the unwinder reads."""
+    """The memory of a sample for the unwinder, which records the words that the unwinder reads."""
 
     def __init__(self, batch: SampleBatch, lane: int, more: tuple[Piece, ...] = ()) -> None:
         super().__init__(batch, lane)
@@ -194,8 +194,8 @@ class DeepStacks:
         return max(memory.low, differs + self._arch.word), 0
 
     def _as_at_stop(self, known: DeepStackReuse, spots: tuple[Piece, ...]) -> bool:
-        """Return True if an earlier walk of a thread agrees with the parts of the stack that were read with a
-        sample.
+        """Return True if the words that an earlier walk of the thread read are unchanged, as far as they are in the
+        parts of the stack that were read with a sample.
         """
         word = self._arch.word
         return bool(spots) and all(
@@ -358,15 +358,15 @@ class DeepStacks:
 
 
 def _words(batch: SampleBatch, lane: int) -> npt.NDArray[np.unsignedinteger]:
-    """Return a view of a sample's stack copy as words."""
+    """Return a sample's stack copy as an array of words, without copying it."""
     stack, word = batch.stack, batch.arch.word
     offset, size = int(stack.offset[lane]), int(stack.size[lane])
     return stack.data[offset : offset + (size & -word)].view(f"u{word}")
 
 
 def _over(batch: SampleBatch, lane: int, outer: OuterStack) -> SampleBatch:
-    """Return a batch of one sample whose stack copy is extended by the outer part of the deep stack, as that was read
-    before.
+    """Return a batch with one sample of a deep stack, in which the stack copy is followed by the outer part that was
+    read earlier.
     """
     own, at = _words(batch, lane), int(batch.stack.base[lane]) - outer.avma
     rest = outer.words[(at + own.nbytes) // own.itemsize :]

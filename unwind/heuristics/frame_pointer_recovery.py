@@ -45,7 +45,7 @@ _ROOM = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The possible distances from sp up to the frame pointer in a function, in bytes.
+    """The distances that are possible in a function between sp and the frame pointer, in bytes.
 
     Attributes:
         least: Lower bound of the distance.
@@ -148,8 +148,8 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A candidate for the unknown frame pointer of a frame, with the caller's sp and the evidence that the return
-    address gives.
+    """A candidate for the unknown frame pointer of a frame: a stack address, the sp of the caller that follows from it,
+    and the evidence that the return address there gives.
     """
 
     fp: int
@@ -349,7 +349,8 @@ def _walk_from_frame_size(trial: _Trial, places: Sequence[_Place]) -> LaneWalk |
 
 
 def _proved(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
-    """Return the walk to the root from the innermost candidate frame record that a call proves.
+    """Choose among the candidate frame records that a direct call proves: return the walk to the root from the
+    innermost one.
 
     It must have more frames than all other such walks; otherwise the result is None.
     """
@@ -360,9 +361,10 @@ def _proved(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
 
 
 def _allowed(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
-    """Return the walk to the root from the innermost candidate frame record if no call proves any candidate.
+    """Choose a frame record if no direct call proves any candidate: return the walk to the root from the innermost one,
+    or None.
 
-    All other places that lead to the root must lie on its way, but not where its caller was called.
+    All other candidates that lead to the root must lie on its way, but not where its caller was called.
     """
     if not 0 < len(places) <= MAX_RIVALS or any(place.link is CallEvidence.PROVED for place in places):
         return None
@@ -373,7 +375,7 @@ def _allowed(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
 
 
 def _inner(walk: LaneWalk) -> list[int]:
-    """Return the stack pointers of a walk's frames, without the outermost ones at the root."""
+    """Return the stack pointers of a walk's frames without those next to the root, which a thread enters only once."""
     return [sp for _, _, _, sp in walk.frames[:-BEGINNING]]
 
 

@@ -280,7 +280,7 @@ class FramePointerFallback:
         return None
 
     def _recorded(self, base: int | None, memory: LaneMemory) -> int:
-        """Return the return address in the frame record that the base register points to, or 0."""
+        """Return the return address in the frame record to which the base register points, 0 if there is none."""
         chain = self._arch.chain
         if chain is None or not base:
             return 0
@@ -350,9 +350,9 @@ class FramePointerFallback:
         return target <= pc < target + (size or LEAF_SIZE) or (proof is Proof.NONE and not size)
 
     def _at_call(self, registers: Registers) -> bool:
-        """Return True if the registers show that the function was just called.
+        """Return True if the registers show that the function at pc was just called and has run no instruction.
 
-        That is so if sp is where a call leaves it, in code of a file: such code aligns the stack before it calls,
+        In code of a file that is so if sp is where a call leaves it: such code aligns the stack before it calls,
         generated code need not. With a link register it is so if the code at pc is about to save that register.
         """
         sp, pc = registers.values[self._arch.sp] or 0, registers.values[self._arch.pc] or 0
@@ -390,7 +390,9 @@ class FramePointerFallback:
         return image is not None and bool(image.file.entry) and 0 <= image.svma(pc) - image.file.entry <= ENTRY_SIZE
 
     def _behind_clone(self, registers: Registers) -> bool:
-        """Return True if the pc is just after a system call that may have created this thread."""
+        """Return True if the pc is just after a system call by which this thread may have been created, so that it is
+        the thread's first code.
+        """
         pc = registers.values[self._arch.pc] or 0
         return any(
             self._code.read(pc - len(before), len(before) + len(after)) == before + after

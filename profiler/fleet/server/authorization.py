@@ -74,7 +74,9 @@ class Tenant:
 
 
 class Access:
-    """The check of tokens. Without tenants every client may do everything, as the tenant OPEN."""
+    """The check that a request has the token of a tenant. On a server without tenants every client may do everything,
+    as the tenant OPEN.
+    """
 
     OPEN = "default"
 

@@ -20,7 +20,7 @@ _SENTENCES = {reason.name: reason.sentence for reason in REQUESTS}
 
 
 class ServerHealth:
-    """The failures that keep the server from its work. Each check has a thread, because a check may hang.
+    """The failures that the server reports as its health. Each check runs in its own thread, because a check may hang.
 
     Methods may be called from any thread.
     """

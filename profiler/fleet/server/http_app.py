@@ -55,7 +55,9 @@ _FILES: Mapping[str, Callable[[ClientQueries, str, Words], tuple[bytes, str, str
 
 
 class FleetServer:
-    """The pyprof server as an ASGI application (`app`). The caller opens and closes the parts."""
+    """The pyprof server as an ASGI application (`app`). The caller opens and closes the database, files and indexer
+    that it uses.
+    """
 
     def __init__(self, config: ServerConfig, parts: ServerParts) -> None:
         self._config, self._store, self._numbers = config, parts.store, parts.numbers
@@ -244,8 +246,8 @@ def refusal_page(refused: Refused) -> str:
 
 
 def _ignore_outcome(work: asyncio.Future[Any]) -> None:
-    """Ignore the result or the error of a query whose client already has its response. asyncio would log the error
-    otherwise.
+    """Drop the result or the error of a query whose client already has its response, because asyncio would log the
+    error otherwise.
     """
     if not work.cancelled():
         work.exception()

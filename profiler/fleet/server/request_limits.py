@@ -30,7 +30,15 @@ _MAX_DAYS = 64
 
 
 class SeriesLimit:
-    """The label sets (series) of each tenant and day, for several threads."""
+    """A limit for the number of different label sets (series) that a tenant may send in a day. Thread-safe.
+
+    A segment with too many new label sets is refused. The label sets that a tenant has already sent are read from the
+    database once, and then cached.
+
+    Args:
+        most: Maximum number of label sets of a tenant in a day.
+        store: The database.
+    """
 
     def __init__(self, most: int, store: Store) -> None:
         self._most, self._store = most, store
@@ -38,7 +46,13 @@ class SeriesLimit:
         self._lock = threading.Lock()
 
     def count_series(self, tenant: str, day: str, series: Iterable[int]) -> None:
-        """Count the label sets of a segment against the tenant's daily limit.
+        """Count the label sets of a segment against the tenant's daily limit. A label set that the tenant sends several
+        times on a day counts once.
+
+        Args:
+            tenant: Name of the tenant.
+            day: The day of the segment.
+            series: A number that identifies each label set.
 
         Raises:
             Refused: There are too many; then none of them counts.
@@ -58,7 +72,9 @@ class SeriesLimit:
             known |= wanted
 
     def _of(self, tenant: str, day: str) -> set[int]:
-        """Return the label sets (series) of a tenant on a day, from the database on the first access."""
+        """Return the known label sets (series) of a tenant on a day. They are read from the database on the first
+        access.
+        """
         found = self._known.get((tenant, day))
         if found is None:
             if len(self._known) >= _MAX_DAYS:
@@ -104,8 +120,8 @@ class Throttle:
 
 
 class BodyRateLimit:
-    """An ASGI application that limits the rate of large bodies for another one. Requests with the same token come from
-    one sender.
+    """An ASGI application around another one, which limits the rate of large request bodies. Requests with the same
+    token count as one sender.
     """
 
     def __init__(self, app: App, throttle: Throttle | None = None) -> None:
@@ -128,7 +144,9 @@ def stated_size(scope: Scope) -> float:
 
 
 class _LargeRequest:
-    """A request with a large body of `stated` bytes. It wraps the functions receive() and send() of the server."""
+    """The receive() and send() functions of one request with a large body, in place of those of the HTTP server. They
+    limit the rate of the body. `stated` is its size in bytes.
+    """
 
     def __init__(self, stated: float, sender: bytes, receive: Receive, send: Send, throttle: Throttle) -> None:
         self._stated, self._sender, self._receive, self._send, self._throttle = stated, sender, receive, send, throttle

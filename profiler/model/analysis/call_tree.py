@@ -107,7 +107,7 @@ FunctionWords = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The callers and callees of a function, each with its cost. The costs of the callers add up to the function's
+    """The callers and callees of one function, each with its cost. The costs of the callers add up to the function's
     total cost, and so do those of the callees.
 
     Attributes:

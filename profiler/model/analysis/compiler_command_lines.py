@@ -70,7 +70,8 @@ class CompilerFiles(NamedTuple):
 
 
 def compiler_files(comm: str, arguments: Sequence[str]) -> CompilerFiles:
-    """Return the files that a compiler works on, none for other programs. Temporary files are left out.
+    """Return the source and output files that a compiler's command line names, none for other programs. Temporary files
+    are left out.
 
     Args:
         comm: Name of the process. It must match the command line.
@@ -96,8 +97,8 @@ def _is_compiler(name: str) -> bool:
 
 
 def _plain_names(name: str) -> tuple[str, str]:
-    """Return a compiler's name without a cross compiler's target ("arm-linux-gnueabihf-gcc") and without a version
-    ("clang-14").
+    """Return the names under which a compiler may be listed: without a cross compiler's target
+    ("arm-linux-gnueabihf-gcc") and without a version ("clang-14").
 
     Returns:
         (last part of the name, last two parts for names with a hyphen such as "clang-cl").

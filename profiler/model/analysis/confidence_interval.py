@@ -28,7 +28,8 @@ samples.
 
 
 class SamplingBasis(NamedTuple):
-    """The number and weight of the samples behind the shares of a profile.
+    """The number of samples that the shares of a profile are computed from. It gives the confidence interval of a
+    share.
 
     Attributes:
         samples: Effective number of samples.

@@ -72,7 +72,9 @@ def script_of(name: str) -> str:
 
 
 def script_title(path: str) -> str:
-    """Return the title of a source file: its name, with its folder's if each package has a file of that name."""
+    """Return the name that a page shows for a source file: its last part, with its folder's name if each package has a
+    file of that name.
+    """
     folder, _, name = path.rpartition("/")
     return f"{folder.rpartition('/')[2]}/{name}" if folder and name in _OF_EACH_PACKAGE else name
 
@@ -364,15 +366,16 @@ def process_costs(profile: Profile) -> list[ProcessCost]:
 
 
 class TreeSums:
-    """The own cost and the total cost of each function of a stack tree."""
+    """The own cost and the total cost of each function of a profile, computed over its stack tree."""
 
     def __init__(self, profile: Profile, own: list[int], rows: list[list[int]], count: int) -> None:
-        """Compute the cost of each function of a stack tree.
+        """Compute the cost of each function over the stack tree of a profile.
 
         Args:
             profile: The profile.
             own: (nodes,) Value of each node alone.
-            rows: Functions of each frame, outermost first.
+            rows: For each frame of the profile the numbers of its functions, outermost first. It has several if
+                functions are inlined.
             count: Number of functions.
         """
         rows = [*rows, []]  # the last row is that of the root, which is no frame

@@ -29,7 +29,8 @@ from pyprof.records import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class IdleLoop:
-    """A loop that waits for work.
+    """A known loop in which a thread waits for work, such as that of a thread pool. It is recognized by the functions
+    on the stack.
 
     Attributes:
         entries: Functions that enter the loop.
@@ -316,7 +317,11 @@ def without_idle(profile: Profile) -> Profile:
 
 
 def hidden_waits(profile: Profile) -> Mask:
-    """Return which samples (n,) are hidden unless the user asks for them: the idle waits, in MODES."""
+    """Return a mask (n,) of the samples that reports leave out unless the user asks for idle waits.
+
+    These are the waits of idle threads (see idle_waits()) in a recording of off-CPU time or of waits for locks. In all
+    other recordings none is hidden.
+    """
     return idle_waits(profile) if _hides_waits(profile) else np.zeros(len(profile.stack), np.bool_)
 
 
@@ -329,7 +334,9 @@ def _seconds(profile: Profile, rows: Mask) -> float:
 
 
 def _own_functions(profile: Profile, rows: Mask) -> str:
-    """Return the names of the functions that threads run in these samples, the ones with most samples first."""
+    """Return the names of the functions in which the threads of these samples run, as text for a note. The ones with
+    most samples are first.
+    """
     names: Counter[str] = Counter()
     for leaf, count in zip(*np.unique(profile.stack[rows], return_counts=True), strict=True):
         names[_own_function(profile, profile.path(int(leaf)))] += int(count)
@@ -348,7 +355,7 @@ def _own_function(profile: Profile, path: list[Frame]) -> str:
 
 
 class _Wait(enum.Enum):
-    """The kinds of waits of a thread: shown as samples, or hidden as idle."""
+    """The result of examining the wait at the end of a stack: shown as samples, or hidden as idle."""
 
     SHOWN = enum.auto()
     IDLE = enum.auto()
@@ -357,7 +364,7 @@ class _Wait(enum.Enum):
 
 
 def idle_waits(profile: Profile) -> Mask:
-    """Return which samples are waits of idle threads, shape (n,)."""
+    """Return a mask (n,) of the samples in which an idle thread waits for work."""
     return _find_idle_waits(profile)[0]
 
 
@@ -411,7 +418,9 @@ def _consumers_waits(profile: Profile, consumer: Mask, chain: npt.NDArray[np.int
 
 
 def _functions(profile: Profile, path: list[Frame]) -> tuple[str, ...]:
-    """Return the functions of an interpreter on a stack, or those of a native program without its C library."""
+    """Return the names of the functions on a stack by which its idle loop is recognized: those of an interpreter, or
+    those of a native program without its C library.
+    """
     found = tuple(_key(frame) for frame in path if frame.kind == FrameKind.INTERPRETER)
     native = (frame for frame in path if frame.kind in _PROGRAM and not _is_library(profile, frame))
     return found or tuple(name for frame in native for name in _names(frame))
@@ -527,7 +536,7 @@ def _is_library(profile: Profile, frame: Frame) -> bool:
 
 
 def _is_from(profile: Profile, frame: Frame, beginnings: tuple[str, ...]) -> bool:
-    """Return True if the name of a frame's file begins with one of these prefixes."""
+    """Return True if the name of a frame's module begins with one of these prefixes."""
     return frame.module >= 0 and base_name(profile.modules[frame.module].path).startswith(beginnings)
 
 
@@ -557,5 +566,5 @@ def _key(frame: Frame) -> str:
 
 
 def _fits(key: str, names: Iterable[str]) -> bool:
-    """Return True if a file's path ends with one of these names, in any folder."""
+    """Return True if a file name and function (such as "queue.py:get") ends with one of these names, in any folder."""
     return any(not name or key == name or key.endswith("/" + name) for name in names)

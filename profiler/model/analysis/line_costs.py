@@ -34,8 +34,8 @@ class SourceLine:
 
 @dataclass(frozen=True, slots=True)
 class LineCost:
-    """The cost of a source line: `own` as the innermost line, `total` anywhere on the stack. Each sample counts
-    once.
+    """The cost of a source line: `own` in samples taken in the line itself, `total` in samples with the line anywhere
+    on the stack. Each sample counts once.
     """
 
     place: SourceLine

@@ -22,7 +22,8 @@ from pyprof.records import replace
 
 
 class JoinedTables:
-    """The modules, frames, stacks and threads of several profiles, with equal entries stored once.
+    """The common tables of several profiles that are merged: modules, frames, stacks and threads, with equal entries
+    stored once.
 
     Attributes:
         frames: Number of each frame.
@@ -53,8 +54,8 @@ class JoinedTables:
         return np.array(nodes, np.int32)[profile.stack], threads[profile.thread]
 
     def _module(self, info: ModuleInfo) -> int:
-        """Return the common number of a profile's module. The module has names and lines if it has any in one of the
-        profiles.
+        """Return the number of a profile's module in the common table. Its flags has_functions and has_lines are True
+        if they are in one of the profiles.
         """
         number = self._modules.setdefault(replace(info, has_functions=False, has_lines=False), len(self._modules))
         functions, lines = self._named[number] if number < len(self._named) else (False, False)
@@ -62,7 +63,7 @@ class JoinedTables:
         return number
 
     def _frame(self, frame: Frame, modules: Sequence[int]) -> int:
-        """Return the common number of a profile's frame.
+        """Return the number of a profile's frame in the common table.
 
         Numbers of interpreter functions are dropped, because each recording has its own.
         """
@@ -72,7 +73,7 @@ class JoinedTables:
         return self.frames.setdefault(frame, len(self.frames))
 
     def _thread(self, info: ThreadInfo) -> int:
-        """Return the common number of a profile's thread.
+        """Return the number of a profile's thread in the common table.
 
         A thread with a known start time stays the same under another name, and gets the last name.
         """
@@ -89,7 +90,7 @@ class JoinedTables:
         )
 
     def threads_in_order(self) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int32]]:
-        """Return the threads of all profiles sorted by key, and the index of each number."""
+        """Return the threads of all profiles sorted by key, and the position in that order of each thread number."""
         order = sorted(range(len(self.threads)), key=lambda number: (self.threads[number].key, number))
         index = np.zeros(len(order), np.int32)
         index[order] = np.arange(len(order), dtype=np.int32)

@@ -63,7 +63,9 @@ def in_module(profile: Profile, pattern: Pattern) -> Mask:
 
 
 def between(profile: Profile, start: float | None, end: float | None) -> Mask:
-    """Return which samples of a profile were taken between two times, in seconds since the profile's beginning."""
+    """Return a mask (n,) of the samples of a profile that were taken between two times, in seconds since the profile's
+    beginning.
+    """
     at = profile.time_ns - profile.start_ns
     first = -np.inf if start is None else start * 1e9
     last = np.inf if end is None else end * 1e9
@@ -91,7 +93,7 @@ def cut(profile: Profile, start: float | None, end: float | None) -> Profile:
 
 
 def timed(profile: Profile) -> bool:
-    """Return True if the times of a profile's samples are known.
+    """Return True if a profile has the times of its samples.
 
     Files of other formats may have none; all samples are then at the start.
     """

@@ -35,7 +35,8 @@ FRAMES_MISSING = SampleState.BROKEN_CHAIN | SampleState.LONG_CHAIN | SampleState
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Totals over the samples of a profile: how stacks ended, how frames were found, in which modules they are.
+    """Totals over the samples of a profile for its summary: how stacks ended, how frames were found, in which modules
+    they are.
 
     Attributes:
         samples: Number of samples, without the blocks of time that was not sampled.
@@ -238,7 +239,7 @@ def _before_first(
 
 
 def _cut(ends: dict[str, int], label: str, value: int) -> None:
-    """Move an amount from the label of complete stacks to the label of stacks that ended for another reason."""
+    """Move an amount in `ends` from the label of complete stacks to this label."""
     if value:
         ends[StackEnd.ROOT.label] -= value
         ends[label] = value

@@ -37,10 +37,10 @@ If a step is too short, the next one gets twice the time, up to the maximum. Lin
 
 
 class BackgroundSymbolizer:
-    """A symbolizer that resolves names of the current window in the background.
+    """A symbolizer that resolves names of the current window while the worker has nothing else to do.
 
     Attributes:
-        due: True if there is something to resolve.
+        due: True if there are names to resolve.
     """
 
     def __init__(self, session: Session, shown: ViewOptions) -> None:
@@ -55,8 +55,8 @@ class BackgroundSymbolizer:
 
     @property
     def done(self) -> int:
-        """The number of frames of the current window, in their order, that are resolved with lines or left to the
-        end.
+        """The number of the window's first frames, in the order of the stack tree, that need no more background work.
+        Their names and lines are resolved, or are left to the end of the window.
         """
         window, stacks = self._window, self._session.recorder.stacks
         if self._asked:
@@ -64,7 +64,9 @@ class BackgroundSymbolizer:
         return window.done if window is not None and window.table is stacks else 0
 
     def looked_up(self, numbers: range) -> Sequence[int]:
-        """Return those of these frame numbers whose names were resolved. All numbers must be below `done`."""
+        """Return those of these frame numbers whose names were resolved in the background. All numbers must be below
+        `done`.
+        """
         window = self._window
         return numbers if self._asked or window is None else [number for number in numbers if number in window.wanted]
 
@@ -99,15 +101,15 @@ class BackgroundSymbolizer:
         return True
 
     def read_symbols(self, window: Window) -> None:
-        """Read the symbol tables of the files in a closed window, and nothing else.
+        """Read the symbol tables of the files in a closed window, but no source lines.
 
-        After an interruption the files before have names.
+        If this is interrupted, the frames of the files that were already read have names.
         """
         keys = [key for key in window.stacks.frames if _in_file(key, window.spaces)]
         self._symbolizer(NO_LINES, window.spaces).read_symbols(keys)
 
     def _fresh(self) -> list[FrameKey]:
-        """Return the keys of frames in the window's stacks that have been added since the last call."""
+        """Return the keys of the frames in files that the window's stacks have gained since the last call."""
         recorder, window = self._session.recorder, self._window
         table, leaves, rows = recorder.leaves_since(window.rows if window else 0)
         if window is None or table is not window.table:
@@ -153,14 +155,14 @@ def _in_file(key: FrameKey, spaces: Mapping[int, AddressSpace]) -> bool:
 
 
 class _Seen:
-    """The frames of a window that the background symbolizer has already taken into account.
+    """The frames of one window that the background symbolizer has already collected. A new window gets a new object.
 
     Attributes:
         table: The stack tree.
         rows: Number of rows that were read.
-        wanted: Numbers of frames to resolve.
-        begun: Number of frames when the current pass started.
-        done: Number of frames when the last complete pass started.
+        wanted: Numbers of the frames to resolve.
+        begun: Number of frames in the tree when the current pass started.
+        done: Number of frames in the tree when the last complete pass started.
 
     Args:
         table: The stack tree.
@@ -176,7 +178,15 @@ class _Seen:
         self._nodes: tuple[set[int], set[int]] = set(), set()
 
     def frames(self, leaf: int) -> list[int]:
-        """Return the frames of a stack that will be shown and that were not returned before."""
+        """Return the frames that need names on one stack of the window.
+
+        Args:
+            leaf: Innermost node of the stack in the stack tree.
+
+        Returns:
+            Numbers of the frames that the profile will show, outermost first. Tree nodes that an earlier call for this
+                window returned are left out.
+        """
         table = self.table
         for node in range(len(self._interpreted), len(table)):
             is_one = table.frames[table.frame[node]].kind == FrameKind.INTERPRETER

@@ -25,7 +25,9 @@ class Walker(Protocol):
 
 
 class InnermostFrames:
-    """A walker for the time after the worker's deadline: it returns only the innermost frame of each sample."""
+    """A replacement for the unwinder after the worker's deadline: it returns only the innermost frame of each
+    sample.
+    """
 
     def walk(self, batch: SampleBatch) -> Walk:
         n, arch = len(batch), batch.arch
@@ -44,14 +46,14 @@ class InnermostFrames:
 
 
 class CodeBinder(Protocol):
-    """Finder of code that no file describes (JIT code)."""
+    """The protocol of a finder of JIT code: functions that no file describes."""
 
     def bind_frames(self, batch: SampleBatch, walk: Walk) -> npt.NDArray[np.int32] | None:
         """Return for each frame of a walk the number of its JIT code, or None if no frame lies in such code."""
         ...
 
     def take_new_functions(self) -> int:
-        """Return how many functions of managed runtimes were met for the first time since the last call."""
+        """Return how many functions of managed runtimes appeared in samples for the first time since the last call."""
         ...
 
     @property
@@ -82,11 +84,15 @@ class Merger(Protocol):
         ...
 
     def evaluators(self, batch: SampleBatch) -> dict[int, Evaluators]:
-        """Return the evaluator frames (of interpreters) of each address space in a batch."""
+        """Return the places of interpreter evaluators (such as CPython's _PyEval_EvalFrameDefault) of each address
+        space in a batch, by its number.
+        """
         ...
 
     def settled(self, place: FunctionPlace) -> FunctionPlace:
-        """Return the same interpreter frame for all instructions of a source line."""
+        """Return the interpreter frame with its instruction replaced by the first one of the same source line, so that
+        a line has only one frame.
+        """
         ...
 
     def forget(self, space_id: int) -> None: ...
@@ -108,7 +114,7 @@ class Interned:
 
 
 class _Merged(NamedTuple):
-    """A batch of samples with interpreter frames whose stacks are in the tree (see Interned)."""
+    """The result of interning a batch whose samples have interpreter frames. The fields are those of Interned."""
 
     walk: Walk
     node: npt.NDArray[np.int32]
@@ -117,7 +123,8 @@ class _Merged(NamedTuple):
 
 @dataclass
 class Interning:
-    """The steps from a batch to nodes of the stack tree.
+    """The steps by which the stacks of a batch become nodes of the stack tree: unwind, merge interpreter frames,
+    intern.
 
     Attributes:
         walker: Unwinds stacks.
@@ -133,7 +140,9 @@ class Interning:
     _matched: MatchedStacks | None = None
 
     def with_leaves_only(self) -> Interning:
-        """Return a copy of the steps without the expensive ones, for the time after the deadline."""
+        """Return a copy of these steps that finds only the innermost frame of each sample, for the time after the
+        worker's deadline.
+        """
         return replace(self, walker=InnermostFrames(), merger=None)
 
     def intern(self, batch: SampleBatch, stacks: StackTable) -> Interned:
@@ -179,8 +188,9 @@ class Interning:
         return _Merged(walk, node, state)
 
     def _code_of(self, batch: SampleBatch, lane: int, frames: SharedFrames) -> npt.NDArray[np.int32] | None:
-        """Find the JIT code of frames that several samples share, at the time of one of them (see
-        CodeBinder.bind_frames).
+        """Return the number of the JIT code in which each of these frames lies, or None if none does.
+
+        Several samples share the frames. The code is that at the time of the sample `lane`.
         """
         if self.binder is None:
             return None
@@ -219,9 +229,9 @@ def _with_kernel(
 
 
 def _needed(batch: SampleBatch, walk: Walk) -> dict[int, Mark]:
-    """Return the marker frames of truncated stacks for which an option would copy more, by sample index.
+    """Return marker frames that say which option would copy more of a truncated stack, by sample index.
 
-    A marker names the value that would be enough.
+    A marker names the value of the option that would be enough.
     """
     found = {}
     for lane in np.flatnonzero((walk.end == StackEnd.UNREADABLE) | (walk.end == StackEnd.DEPTH)).tolist():

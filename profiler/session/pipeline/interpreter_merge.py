@@ -137,11 +137,12 @@ class _Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """The native frames of n samples whose stack ranges contain k markers of interpreter frames.
+    """The native frames in which the markers of interpreter frames lie, for n samples with k markers. A marker is the
+    stack address that a run of interpreter frames has on the C stack.
 
     Attributes:
-        matched: (n,) True if each run has its frame, and each evaluator frame its run.
-        at: (k,) Index of the frame in its stack.
+        matched: (n,) True if each run of the sample has its native frame, and each evaluator frame its run.
+        at: (k,) Index of the native frame in its stack.
         at_start: (n + 1,) Start of each sample in `at`.
     """
 
@@ -151,7 +152,9 @@ class _Placed:
 
 
 class MatchedStacks:
-    """A merger of matching native and interpreter frames into one stack tree."""
+    """A fast merger of interpreter frames into native stacks, for samples in which each run of interpreter frames has
+    its evaluator frame. The merged stacks become nodes of one stack tree.
+    """
 
     def __init__(self, stacks: StackTable, settled: Callable[[FunctionPlace], FunctionPlace]) -> None:
         """Create a merger of interpreter frames into the stack tree.
@@ -167,7 +170,8 @@ class MatchedStacks:
         self._places: dict[FunctionPlace, int] = {}
 
     def find(self, batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]) -> dict[int, int]:
-        """Merge the samples whose interpreter frames all match, and intern their stacks.
+        """Merge the samples in which all interpreter frames have a native evaluator frame, and add their stacks to the
+        tree.
 
         Args:
             batch: The samples.
@@ -232,7 +236,7 @@ class MatchedStacks:
         return lanes, marks
 
     def _markers(self, chain: Chain) -> tuple[int, ...] | None:
-        """Return the C stack markers of an interpreter frame chain's runs, or None if the chain is incomplete or
+        """Return the C stack addresses of an interpreter frame chain's runs, or None if the chain is incomplete or
         irregular.
         """
         name = chain.trunk or chain.number
@@ -290,7 +294,7 @@ class MatchedStacks:
         return leaf
 
     def _number(self, place: FunctionPlace) -> int:
-        """Return the number of an interpreter frame in the stack tree."""
+        """Return the number that the stack tree gives to an interpreter frame."""
         number = self._places.get(place)
         if number is None:
             number = self._places[place] = self.stacks.interpreted((self._settled(place),))[0]

@@ -42,13 +42,14 @@ _FIRST_LINE = 256
 
 @dataclass(frozen=True, slots=True)
 class InterpreterNews:
-    """Changes that the process which reads interpreter frames sends to the process which resolves names.
+    """Changes of interpreters that the sampler, which reads interpreter frames, sends to the worker, which resolves
+    names.
 
     Attributes:
-        codes: New functions by number.
-        gone: Numbers that no frame will have again.
+        codes: New interpreter functions by number.
+        gone: Numbers of functions that no later frame has.
         modules: Paths of all modules that contain an interpreter.
-        lockless: See Runtimes.lockless.
+        lockless: True if one of the interpreters works without a global lock.
     """
 
     codes: Mapping[int, NamedCode] = field(default_factory=dict)
@@ -58,12 +59,13 @@ class InterpreterNews:
 
 
 class Runtimes:
-    """The interpreters of the processes of one recording.
+    """The interpreters of the processes of one recording: readers of their frames, and names of their functions.
 
     Attributes:
         processes: Readers by pid.
         book: Names of all functions.
-        follow_tasks: See interpreters.base.InterpreterContext.
+        follow_tasks: True to show the asyncio tasks that await the running one (see
+            interpreters.base.InterpreterContext).
         sent: Functions that another process has found (see update()).
     """
 
@@ -114,7 +116,7 @@ class Runtimes:
         return KernelReaders(self.processes[pid])
 
     def needs_stops(self, pid: int) -> str | None:
-        """Return why a process must be stopped for samples.
+        """Return why a process must be stopped for samples of its interpreter frames.
 
         Returns:
             The reason, "" if stops are not needed, or None if an interpreter has not finished its start-up.
@@ -173,7 +175,7 @@ class Runtimes:
             readers.current.read_names()
 
     def named(self, threads: tuple[ThreadInfo, ...]) -> tuple[ThreadInfo, ...]:
-        """Return the threads with the names that the program gave them through its interpreter.
+        """Return the threads of a profile with the names that the program gave them through its interpreter.
 
         If several threads had the same tid, only the last one is renamed. Earlier ones got their names when they ended
         (StackReader.left).
@@ -191,15 +193,17 @@ class Runtimes:
         return readers.current.local_values(tid, redact) if readers else []
 
     def retain_functions(self, functions: Set[int]) -> None:
-        """Forget the names of interpreter functions that have not run for a long time.
+        """Forget the names of interpreter functions that were in no window for a long time.
 
         Args:
-            functions: Numbers of the functions in a closed window.
+            functions: Numbers of the functions in the window that was just closed.
         """
         self.book.drop_unused(functions)
 
     def compiled(self, name: str) -> FunctionPlace | None:
-        """Return the function that JIT code with this name runs, None if it does not belong to an interpreter."""
+        """Return the interpreter function for which JIT code with this symbol name was generated, None if it is not
+        code of an interpreter.
+        """
         code = self._interpreters.find_compiled_code(name) if name else None
         return FunctionPlace(self.book.add_code(code)) if code is not None else None
 
@@ -212,7 +216,9 @@ class Runtimes:
         return self._code(place.function).language
 
     def settled(self, place: FunctionPlace) -> FunctionPlace:
-        """Return the same interpreter frame for all instructions of a source line."""
+        """Return the interpreter frame with its instruction replaced by the first one of the same source line, so that
+        a line has only one frame.
+        """
         return FunctionPlace(place.function, self._code(place.function).line_key(place.instruction))
 
     def _code(self, function: int) -> NamedCode:

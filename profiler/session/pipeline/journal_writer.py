@@ -46,13 +46,13 @@ _NO_ROWS = RowStore().rows()
 
 @dataclass(frozen=True, slots=True)
 class _Lineless:
-    """A part of the journal whose source lines are still missing.
+    """A part of the journal that was written before the source lines of its frames were known.
 
     Attributes:
         number: Number of the part.
         end: Number of the window's frames up to the end of this part.
         keys: Keys of the part's frames.
-        frames: Its frames as the journal has them.
+        frames: Its frames as they were written.
     """
 
     number: int
@@ -68,7 +68,7 @@ for the job.
 
 
 class NameProgress(Protocol):
-    """Protocol of the background symbolizer's progress (see BackgroundSymbolizer)."""
+    """The protocol by which the journal's writer asks which frames have names now (see BackgroundSymbolizer)."""
 
     @property
     def done(self) -> int: ...
@@ -77,7 +77,9 @@ class NameProgress(Protocol):
 
 
 class JournalWriter:
-    """A writer of one window's journal. Call close() before the profile of the window is written."""
+    """A writer that appends the additions to one window to the journal of its sink. Call close() before the profile of
+    the window is written.
+    """
 
     def __init__(
         self, session: Session, naming: NamingOptions, journal: Journal, within: Within, ahead: NameProgress
@@ -164,7 +166,9 @@ class JournalWriter:
         return SampleColumns(rows.time_ns, thread, stack, values, (rows.state | rows.taken).astype(np.int32), rows.cpu)
 
     def _effort(self) -> Summary:
-        """Return the current counters of the recording, with the known problems of files, for the journal."""
+        """Return the summary for the journal: the current counters of the recording, and the problems of files that are
+        known.
+        """
         counted, problems = self._session.recorder.counted(), self._session.diagnostics.problems
         lacking = tuple(ModuleSummary(path, "", 0, tuple(sorted(found))) for path, found in sorted(problems.items()))
         return replace(effort(counted, self._naming.rate_hz, self._cost()), modules=lacking)
@@ -217,7 +221,7 @@ class JournalWriter:
     def _known(
         self, threads: Iterable[tuple[tuple[int, int], ThreadInfo]]
     ) -> tuple[tuple[ThreadInfo, ...], dict[int, ThreadInfo]]:
-        """Return the threads that the journal lacks, and by index the threads whose name has changed."""
+        """Return (threads that the journal lacks, threads whose name has changed by their index in the journal)."""
         new: list[ThreadInfo] = []
         renamed: dict[int, ThreadInfo] = {}
         for number, each in threads:

@@ -32,7 +32,8 @@ _Shown = TypeVar("_Shown", bound=_Kinded, covariant=True)
 
 
 class StackKeys(Protocol[_Shown]):
-    """The part of a stack tree that a view reads. Trees of recordings and of profiles have it.
+    """The protocol of a stack tree, as far as a view of native frames reads it. Trees of recordings and of profiles
+    have it.
 
     Attributes:
         parent: Parent of each node. Node 0 is the root of all stacks.
@@ -67,7 +68,7 @@ class NativeView(Protocol):
 def extensions(
     stacks: StackKeys[_Key], is_own: Callable[[_Key], bool], _: Callable[[_Key], bool]
 ) -> Callable[[int], Sequence[_Key]]:
-    """Show all native frames except the interpreter's own.
+    """Make a view that shows all native frames except the interpreter's own.
 
     The outermost frame stays, so that all stacks of a process have one root.
     """
@@ -102,8 +103,8 @@ class _Place(IntEnum):
 def calls(
     stacks: StackKeys[_Key], is_own: Callable[[_Key], bool], is_function: Callable[[_Key], bool]
 ) -> Callable[[int], Sequence[_Key]]:
-    """Show the native frames that extensions() shows, without the inner functions of native code that an interpreter
-    function calls.
+    """Make a view like extensions(), in which native code that an interpreter function calls is only its outermost
+    function.
     """
     inner = extensions(stacks, is_own, is_function)
     places = {0: _Place.OUTSIDE}

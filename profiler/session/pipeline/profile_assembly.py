@@ -57,7 +57,7 @@ def _has_inlined(profile: Profile, frame: int) -> bool:
 
 
 class _Split:
-    """A splitter of frames with inlined functions, for some nodes of the stack tree.
+    """A function for rewrite() that splits frames with inlined functions, at some nodes of a stack tree.
 
     Args:
         profile: The profile.
@@ -185,7 +185,9 @@ def _rate_reached(before: CollectorStats, after: CollectorStats) -> float:
 
 
 def _partial(window: Window) -> dict[str, int]:
-    """Count samples whose interpreter frames and native frames could not be merged completely, by reason."""
+    """Return how many samples have interpreter frames that could not be merged completely with their native frames, by
+    reason.
+    """
     counts = {text: int(np.count_nonzero(window.state & reason)) for reason, text in PARTIAL.items()}
     return {text: count for text, count in counts.items() if count}
 
@@ -291,7 +293,7 @@ def without_tracepoint_frames(profile: Profile) -> Profile:
 
 
 def amounts(window: Window | Rows, period_ns: int) -> npt.NDArray[np.int64]:
-    """Return the values (number of samples, nanoseconds) of each row of a window.
+    """Return the two values of each row (sample) of a window: its number of sampling periods, and its nanoseconds.
 
     A row with a known length counts as the number of sampling periods in it. The rest of a period is carried over to
     the next row of the thread, so the sum over a thread matches its time. If all rows are equal, they share one row in
@@ -321,7 +323,7 @@ def amounts(window: Window | Rows, period_ns: int) -> npt.NDArray[np.int64]:
 
 
 def limit_to_window(window: Window, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the values of a window's rows (n, 2), so that no thread has more time than the window.
+    """Return the values of a window's rows (n, 2), reduced so that no thread has more time than the window.
 
     By perf_events, waits have their exact lengths, but samples on a processor stand for a sampling period each. Their
     number is random.

@@ -31,7 +31,7 @@ _MAX_FRAME = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ActivationShape:
-    """Layout of a native frame of an interpreter's evaluator that was unwound.
+    """The layout of one native frame of an interpreter's evaluator, measured on a stack that was unwound.
 
     Attributes:
         pc: Return address of the frame.
@@ -63,7 +63,7 @@ class _Cut:
 
 @dataclass(frozen=True, slots=True)
 class _Frames:
-    """The frames of one sample, as arrays apart from those of the batch."""
+    """The unwound frames of one sample, in arrays that do not belong to a batch."""
 
     pc: list[int]
     sp: list[int]
@@ -182,9 +182,9 @@ class EvaluatorResume:
         )
 
     def _joined(self, batch: SampleBatch, inner: _Frames, cut: _Cut, outer: _Frames) -> _Frames:
-        """Join the frames of a sample inside and outside of an evaluator frame.
+        """Join the frames of a sample inside an evaluator frame, that frame, and those outside.
 
-        Its pc is unknown, so it gets the start of its function.
+        The pc in the evaluator frame is unknown. It gets the start of its function.
         """
         space = batch.spaces[int(batch.space[cut.lane])]
         function = self._unwinder.function_range(batch.arch, space, cut.shape.pc, False)
@@ -203,7 +203,7 @@ class EvaluatorResume:
 
 
 def _without_root(batch: SampleBatch, walk: Walk, changed: Mapping[int, _Frames]) -> dict[int, _Frames]:
-    """Find unwound stacks that end at a false root: a suspended evaluator call lies outside it.
+    """Find stacks that seem to end at a root although a suspended evaluator call lies outside of it.
 
     Unused stack words there are zero and look like a root. These stacks must be copied up to the waiting evaluator
     call.
@@ -244,7 +244,9 @@ def _lane(walk: Walk, lane: int) -> _Frames:
 
 
 def _replaced(walk: Walk, changed: dict[int, _Frames]) -> Walk:
-    """Return an unwound batch in which the frames of some samples are replaced."""
+    """Return a copy of an unwound batch with the frames of some samples replaced. `changed` has them by sample
+    index.
+    """
     counts = np.diff(walk.start)
     end, missing, top, lacks = walk.end.copy(), walk.missing.copy(), walk.top.copy(), walk.lacks_register.copy()
     for lane, frames in changed.items():

@@ -49,13 +49,14 @@ _NEW_CODE = 4
 
 @dataclass(frozen=True)
 class Window:
-    """One closed part of a recording. Its names are not resolved yet.
+    """One closed part of a recording with its samples and stacks. The names of frames are not resolved yet.
 
     Attributes:
         stacks: The stack tree.
         spaces: Address spaces by number.
         threads: The sampled threads.
-        time_ns: Column of Rows; so are node, thread, weight, length_ns, state, cpu and labels.
+        time_ns: Column with the time of each sample. The columns node, thread, weight, length_ns, state, cpu and labels
+            are described in Rows.
         start_ns: Beginning in nanoseconds since the epoch.
         duration_ns: Length in nanoseconds.
         before: State of the collector at the beginning.
@@ -111,7 +112,7 @@ _OPENING_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """The beginning of a window, and the state of the collector at that time.
+    """The time at which a window begins, and the state of the collector at that time.
 
     Attributes:
         ns: Time in nanoseconds since the epoch.
@@ -137,7 +138,7 @@ class _Beginning:
 
 @dataclass(frozen=True, slots=True)
 class WindowStatistics:
-    """Counters and statistics of a closed or current window (see Window)."""
+    """Counters and statistics of a window, closed or current. The fields have the meaning of those of Window."""
 
     before: CollectorStats
     after: CollectorStats
@@ -147,7 +148,9 @@ class WindowStatistics:
 
 @dataclass(frozen=True, slots=True)
 class WindowPosition:
-    """A position in the current window for Recorder.since(): numbers of rows, frames and tree nodes."""
+    """The numbers of rows, frames and tree nodes that the current window had at some time. Recorder.since() returns
+    what was added after that.
+    """
 
     rows: int = 0
     frames: int = 0
@@ -176,7 +179,7 @@ class WindowAdditions:
 
 
 class Recorder:
-    """A converter of batches of samples to the rows of windows.
+    """The component that unwinds batches and stores their samples as rows of the current window.
 
     Attributes:
         samples: Number of samples in the current window.
@@ -251,8 +254,8 @@ class Recorder:
             self._repair.repair_batch(fresh, found.walk, rows, first, live)
 
     def _wait_otherwise(self, batch: SampleBatch, rows: Rows) -> None:
-        """Update the kernel frames of threads that have not run since their last sample but now wait
-        in another place.
+        """Replace the kernel frames of threads that have not run in user space since their last sample but now wait in
+        another place of the kernel.
         """
         assert batch.kernel_stack is not None
         for lane in np.flatnonzero((batch.kind == SampleKind.UNCHANGED) & (batch.kernel_stack > 0)).tolist():
@@ -274,7 +277,7 @@ class Recorder:
         return found
 
     def _fresh_rows(self, batch: SampleBatch) -> Rows:
-        """Return one row for each sample of a batch; its stack is not known yet."""
+        """Return a new row for each sample of a batch, without its stack."""
         n, thread = len(batch), self._threads.number_threads(batch)
         return Rows(
             time_ns=batch.time_ns + self._epoch_ns,
@@ -322,8 +325,8 @@ class Recorder:
         return self._window(self._began, self._rows.rows(), self._stacks)
 
     def part(self) -> Window:
-        """Return the additions to the current window since the last call, or since the window began, with only their
-        stacks.
+        """Return what the current window gained since the last call, or since it began, as a window that has only the
+        stacks of these samples.
         """
         began, upto = self._parted
         rows, stacks = self._rows.rows(upto), StackTable()
@@ -335,7 +338,7 @@ class Recorder:
         return part
 
     def _window(self, began: _Beginning, rows: Rows, stacks: StackTable) -> Window:
-        """Return a window of the recording with the given rows."""
+        """Make a window of the recording with the given rows and stack tree."""
         counted = self._counted(began)
         start_ns = began.with_samples(rows.time_ns[rows.length_ns < 0])
         duration_ns = began.ns + counted.duration_ns - start_ns
@@ -480,8 +483,8 @@ def _clipped(rows: Rows, duration_ns: int) -> tuple[npt.NDArray[np.int64], int]:
 
 
 def _taken(batch: SampleBatch) -> npt.NDArray[np.int16]:
-    """Return the SampleState that says how each sample of a batch was taken, shape (n,); 0 for samples that the kernel
-    took.
+    """Return how each sample of a batch was taken, as a column (n,) of SampleState values; 0 for samples that the
+    kernel took.
     """
     of_kind = np.zeros(len(SampleKind), np.int16)
     of_kind[SampleKind.STOPPED] = SampleState.STOPPED if batch.stopped else 0

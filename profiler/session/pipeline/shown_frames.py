@@ -79,7 +79,9 @@ def with_compiled(window: Window, compiled: Callable[[FrameKey], FunctionPlace |
 
 
 def _of_holders(window: Window, lockless: bool) -> Window:
-    """Keep only the samples of a window whose thread held the lock of its interpreter (the GIL)."""
+    """Keep only those samples of a window whose thread held the lock of its interpreter (the GIL). `lockless` is True
+    if an interpreter has none.
+    """
     kept = np.flatnonzero(window.state & SampleState.HOLDS_LOCK)
     notes = [make_note("not_holding_lock", held=len(kept), all=len(window.node))]
     if not len(kept) and not (window.state & SampleState.INTERPRETED).any():

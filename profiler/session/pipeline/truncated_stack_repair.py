@@ -42,7 +42,7 @@ copy; bytes below it.
 
 @dataclass(slots=True)
 class _Cut:
-    """Samples of one thread whose stacks are truncated at the same point.
+    """A group of samples of one thread whose stacks are truncated at the same point and wait for their outer frames.
 
     Attributes:
         until: Number of the batch after which the repair is given up.
@@ -60,7 +60,7 @@ class _Cut:
 
 
 class TruncatedStackRepair:
-    """A repair of one window's truncated stacks from complete stacks of the same threads.
+    """The repair of one window's truncated stacks by the outer frames of complete stacks of the same threads.
 
     Attributes:
         completed: Number of rows that were completed.
@@ -74,12 +74,12 @@ class TruncatedStackRepair:
         self.completed = 0
 
     def repair_batch(self, batch: SampleBatch, walk: Walk, rows: Rows, number: int, places: I64) -> None:
-        """Remember truncated stacks of a batch, and compare its complete stacks with the remembered ones.
+        """Store the truncated stacks of a batch, and complete stored ones by its complete stacks.
 
         Args:
             batch: The samples.
             walk: The unwound frames of the samples.
-            rows: Rows in the store.
+            rows: Rows of the window, whose stack nodes may be changed.
             number: Number of the first row.
             places: (n,) Index into `rows` of each sample of the batch.
         """
@@ -133,7 +133,15 @@ class TruncatedStackRepair:
         self._rows -= len(cuts.pop(joint).rows)
 
     def _match(self, thread: int, batch: SampleBatch, walk: Walk, lanes: I64, nodes: list[int]) -> None:
-        """Compare complete stacks of a thread (sample indices and nodes) with its truncated ones."""
+        """Compare complete stacks of one thread with its truncated ones, and complete those that join.
+
+        Args:
+            thread: Number of the thread.
+            batch: The samples.
+            walk: Their unwound frames.
+            lanes: Indices of the samples with complete stacks.
+            nodes: Leaf of each of these stacks.
+        """
         cuts = self._cuts[thread]
         for joint, cut in list(cuts.items()):
             for lane, node in zip(lanes.tolist(), nodes, strict=True):
@@ -149,7 +157,7 @@ class TruncatedStackRepair:
             del self._cuts[thread]
 
     def _settle(self, cut: _Cut, outer: tuple[FrameKey, ...]) -> bool:
-        """Complete truncated stacks with the outer frames of a later complete stack.
+        """Give a group of truncated stacks the outer frames of a later complete stack.
 
         Returns:
             False if an earlier complete stack had other outer frames. The repair is then undone.

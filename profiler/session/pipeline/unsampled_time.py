@@ -104,7 +104,9 @@ def _spent(window: Window, old: Account, account: Account) -> int:
 
 
 def _leader(each: UnsampledTime, began: int) -> ThreadInfo:
-    """Return the first thread of a process that has no samples itself."""
+    """Return the thread under which the profile shows the unsampled time of a process that has no samples: its first
+    thread.
+    """
     return ThreadInfo(each.pid, each.pid, each.name, each.name, began, began)
 
 
@@ -131,7 +133,8 @@ def _parts(each: UnsampledTime) -> list[tuple[Mark, int]]:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorTime:
-    """Processor time of a window and the parts of it without samples, in seconds.
+    """The processor time of all processes in a window, and how much of it no sample shows, by reason. All values are in
+    seconds.
 
     Attributes:
         spent: All processor time.

@@ -44,7 +44,7 @@ _MOST = 1 << 16
 
 @dataclass(slots=True)
 class Rows:
-    """Columns of shape (n,) with one row for each sample of a window.
+    """Columns of shape (n,) that describe the samples of a window, one row each.
 
     Attributes:
         time_ns: Nanoseconds since the epoch.
@@ -80,7 +80,7 @@ _NAMES = field_names(Rows)
 
 
 def no_lengths(n: int) -> I64:
-    """Return a column of n unknown lengths of samples that share one element in memory."""
+    """Return a column that says of n samples that their lengths are unknown. All rows share one element in memory."""
     return np.broadcast_to(np.int64(UNKNOWN), n)
 
 
@@ -200,7 +200,9 @@ class RowStore:
 
 
 class SurroundedStacks:
-    """The addition of locks and wakers to the wait stacks of one window."""
+    """The step that adds to each wait stack of a window the lock that the thread waited for, or the stack of the thread
+    that ended the wait.
+    """
 
     def __init__(self, stacks: StackTable) -> None:
         self._stacks = stacks
@@ -208,8 +210,8 @@ class SurroundedStacks:
         self._known: dict[tuple[int, Surroundings, int], int] = {}
 
     def refer(self, batch: SampleBatch, nodes: npt.NDArray[np.int32]) -> None:
-        """Store the stacks of threads that woke others. Later samples of the ended waits refer to them
-        by tid and time.
+        """Store the stacks of threads that woke others. The waits that they ended come later and name them by tid and
+        time.
         """
         if len(self._referred) > _MOST:
             self._referred.clear()
@@ -217,7 +219,7 @@ class SurroundedStacks:
         self._referred.update(zip(keys, nodes.tolist(), strict=True))
 
     def surround(self, batch: SampleBatch, rows: Rows) -> None:
-        """Add to the stack of each wait in a batch the lock, or the stack of the thread that ended the wait."""
+        """Add the lock outside, or the stack of the waker inside, to the stack of each wait in a batch."""
         for lane, around in batch.around.items():
             waker = self._referred.get(around.waker, 0)
             key = (int(rows.node[lane]), around._replace(waker=(0, 0)), waker)
@@ -237,7 +239,7 @@ class SurroundedStacks:
 
 @dataclass
 class _SleepRows:
-    """Rows of samples of one sleep of a thread, which has this stack pointer and pc."""
+    """The rows whose samples were taken in one sleep of a thread, at the same stack pointer and pc."""
 
     sp: int
     pc: int
@@ -245,7 +247,9 @@ class _SleepRows:
 
 
 class PendingSamples:
-    """Incomplete samples of sleeping threads in one window, whose rows are amended later."""
+    """The samples of sleeping threads in one window that could not be unwound, because a register was unknown. A later
+    stop in the same sleep completes them.
+    """
 
     def __init__(self, store: RowStore) -> None:
         self._store = store
@@ -255,8 +259,8 @@ class PendingSamples:
         return bool(self._held)
 
     def complete_samples(self, batch: SampleBatch, rows: Rows, first: int, incomplete: npt.NDArray[np.int64]) -> None:
-        """Give earlier incomplete samples the stack of a later sample of the same sleep, which was taken in a stop with
-        all registers, and store the new incomplete samples.
+        """Store incomplete samples, and give earlier ones the stack of a later sample of the same sleep that was taken
+        in a stop with all registers.
 
         Args:
             batch: The samples.
@@ -332,7 +336,7 @@ class ThreadNumbers:
 
 
 class LastStacks:
-    """The last stack of each thread of a recording, as nodes of the current window's tree."""
+    """The last stack of each thread of a recording, as leaves of the current window's stack tree."""
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, int]] = {}
@@ -358,7 +362,9 @@ class LastStacks:
         self._last.update(zip(thread[lasts].tolist(), stacks, strict=True))
 
     def carry(self, stacks: StackTable, alive: Set[int]) -> StackTable:
-        """Return a new stack tree with the last stacks of live threads. Forget the others."""
+        """Copy the last stacks of live threads to a new stack tree, for the next window. Forget those of all other
+        threads.
+        """
         fresh = StackTable()
         self._last = {thread: stack for thread, stack in self._last.items() if thread in alive}
         place = fresh.copy_stacks(stacks, [node for node, _ in self._last.values()])

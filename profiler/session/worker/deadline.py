@@ -71,7 +71,8 @@ _exchanges: list[None] = []
 
 @contextmanager
 def exchange() -> Iterator[None]:
-    """Defer the worker's deadlines during a request to the file broker, in any thread, until its response is read.
+    """Defer the signals of the worker's deadline while a request to the file broker waits for its response, in any
+    thread.
 
     The sampler repeats the signal.
     """
@@ -145,7 +146,8 @@ class WorkDeadline:
         return self._run_limited(lambda: self.unless_late(job), most_s, lambda: not self.wanted)
 
     def in_reserve(self, job: Callable[[], T]) -> T | None:
-        """Run a job after the deadline, for RESERVE_S of processor time, unless the deadline is an immediate one.
+        """Run a job after the deadline has passed, for at most RESERVE_S of processor time. It is not started if the
+        deadline is an immediate one.
 
         Returns:
             The result of the job, or None if it was interrupted or not started.

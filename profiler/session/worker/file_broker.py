@@ -66,14 +66,14 @@ class KnownFolder:
 
 @dataclass(frozen=True, slots=True)
 class AnyObjectFile:
-    """Permission for the worker to open each object file that this process may read. A core file names its modules
-    itself.
+    """A permission for the worker to open each object file that this process may read. It is given for a core file,
+    which names its modules itself.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class NumberedSink:
-    """A sink of profiles and the number by which later messages name it."""
+    """A sink of profiles, with the number by which later messages refer to it."""
 
     number: int
     sink: Sink
@@ -146,11 +146,13 @@ class GuardedOpener(Opener):
         self._most = max(MAX_PROCESSES, len(self._pids) + MAX_PROCESSES // 2)
 
     def keep_up(self) -> None:
-        """Adopt the worker's priority, because the worker waits for this file broker."""
+        """Set the priority of the file broker to that of the worker, because the worker waits for it."""
         priority.copy_priority(self._worker)
 
     def _seen(self, root: str) -> Rights | None:
-        """Return the current rights of the process with this root folder, or its last known rights if it has ended."""
+        """Return the rights of the recorded process with this root folder: its current ones, or the last known ones if
+        it has ended.
+        """
         is_host, rights = super().describe_root(root)
         rights = self._roots.get(root, rights) if rights == _EVERYBODY else rights
         if is_host and rights is not None:
@@ -165,10 +167,10 @@ class GuardedOpener(Opener):
         return super().open_below(root, name, self._roots[root], follow)
 
     def _ours(self, name: str, rights: Rights | None, follow: bool) -> int:
-        """Open a file of the host's root folder for the worker.
+        """Open a file below the machine's own root folder for the worker.
 
-        It is opened with the given rights if a target in the same root has them. Otherwise it must be an object file
-        that everybody may read, or the user of a target in this root: the target may have ended.
+        It is opened with the given rights if a recorded process in the same root has them. Otherwise it must be an
+        object file that everybody may read, or the user of a recorded process in this root, which may have ended.
         """
         if not self._as_root or (rights is not None and rights in self._roots.values()):
             return super().open_below("", name, rights, follow)
@@ -304,8 +306,8 @@ class FileBroker:
         self._finish_window()
 
     def _wait(self) -> None:
-        """Wait for a message of the worker or the sampler. Unread notices would fill their channel and block the
-        sampler.
+        """Wait until the worker or the sampler has sent a message. Unread messages of the sampler would fill their
+        channel and block it.
         """
         poll = select.poll()
         for channel in (self._channel, self._notices):

@@ -170,7 +170,7 @@ class FileBrokerClient(Opener):
 
         Args:
             sink: Number of the sink.
-            parts: The profile, packed by answers.packed_value().
+            parts: The profile, encoded by response_codec.packed_value().
             delivered: Number of the window.
             trim: Returns free memory to the kernel.
 

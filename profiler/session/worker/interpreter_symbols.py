@@ -120,7 +120,7 @@ def packed(number: int, found: Sequence[FoundSymbols | None]) -> list[Part]:
 
 
 def unpacked(parts: Sequence[Part], max_modules: int) -> tuple[int, list[FoundSymbols | None]]:
-    """Decode a response with interpreter symbols.
+    """Decode the worker's response with interpreter symbols.
 
     Args:
         parts: The parts of the message.

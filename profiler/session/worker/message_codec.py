@@ -54,7 +54,7 @@ _MAX_CHAINS = 1 << 13
 
 @dataclass(slots=True)
 class _SentImage:
-    """A program image of a process that was sent to the worker.
+    """The sampler's note about a program image that the worker has: what was sent about it.
 
     Attributes:
         image: The image, while the sampler uses it.
@@ -75,9 +75,9 @@ class _SpaceFacts(NamedTuple):
         generation: Counts changes of the mappings.
         mappings: Its mappings.
         root: Root folder of its file names.
-        complete: See AddressSpace.
+        complete: False if only a part of the process's mappings was read (see AddressSpace).
         image: Number of its program image, 0 if it has none.
-        memory: How the memory of the program image is sent.
+        memory: How the worker gets the memory of the program image: KNOWN, BY_DESCRIPTOR or BY_PID.
         files: True if the worker may ask the sampler for the files of modules.
         stated: True if the worker may ask the sampler for the stated ids of modules.
     """
@@ -94,7 +94,11 @@ class _SpaceFacts(NamedTuple):
 
 
 class Packer:
-    """The sampler's encoder of messages. An object that was sent keeps its number while this process refers to it."""
+    """The sampler's encoder of messages to the worker.
+
+    Address spaces, program images, outer stacks and chains are sent once. Later messages refer to them by number, as
+    long as this process uses the object.
+    """
 
     def __init__(self, notify: Callable[[KnownProcess], None]) -> None:
         """Create the encoder of the sampler's messages.
@@ -126,7 +130,7 @@ class Packer:
         return [out.getvalue(), *(buffer.raw() for buffer in buffers)], fds
 
     def news(self) -> ProcessUpdate:
-        """Return the changes since the last call of the objects that were sent to the worker."""
+        """Return what has changed since the last call in objects that the worker has, such as processes that ended."""
         ended, gone, contested = [], [], {}
         for number, sent in list(self._sent.items()):
             image = sent.image()
@@ -196,8 +200,8 @@ class Packer:
         return False
 
     def about_chain(self, chain: Chain) -> tuple[Any, ...]:
-        """Return the arguments for Unpacker.chain that describe an interpreter frame chain, and note that the chain was
-        sent.
+        """Return the arguments from which Unpacker.chain rebuilds an interpreter frame chain: its number alone if the
+        worker has it in its cache, else its contents. Note that it was sent.
         """
         number = chain.number
         if number and self._chains.find(number) is not None:
@@ -215,7 +219,13 @@ def _taken(numbers: deque[int]) -> tuple[int, ...]:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickler that replaces AddressSpace, OuterStack and Chain by calls of Unpacker.space, outer and chain."""
+    """The pickler of the sampler's messages to the worker. Objects that the worker already has are pickled as their
+    number.
+
+    The first message with an AddressSpace, OuterStack or Chain describes it; the worker's Unpacker stores it by its
+    number. In later messages the object is pickled as a call that returns the stored one (Unpacker.space, outer or
+    chain).
+    """
 
     def __init__(self, out: io.BytesIO, packer: Packer, fds: list[int], keep: Callable[[pickle.PickleBuffer], None]):
         super().__init__(out, protocol=5, buffer_callback=keep)
@@ -451,8 +461,8 @@ class SentChainCache:
         return _found(self._chains, number)
 
     def alike(self, trunk: int) -> Chain | None:
-        """Return a cached chain of interpreter frames that differs at most in its innermost instruction, and mark it as
-        most recently used.
+        """Return a cached chain of interpreter frames with this trunk, and mark it as most recently used. Chains with
+        one trunk differ at most in their innermost instruction.
         """
         return _found(self._trunks, trunk)
 

@@ -73,15 +73,16 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUpdate:
-    """Changes to objects that the sampler has already sent to the worker.
+    """Changes of objects that the worker already has.
 
     Attributes:
-        ended: Numbers of program images whose process has ended or has called exec.
-        images: Numbers of program images to which no later message refers.
+        ended: Numbers of program images whose process has ended or has called exec. Later messages may still refer to
+            them.
+        images: Numbers of program images to which no later message refers, so that the worker can forget them.
         contested: Address ranges, by number of the program image, in which another file may be mapped by now. The
             worker must not read them from the process's memory.
         spaces: Numbers of address spaces to which no later message refers.
-        outers: Numbers of outer parts of deep stacks to which no later message refers.
+        outers: Numbers of the outer parts of deep stacks to which no later message refers.
     """
 
     ended: tuple[int, ...] = ()
@@ -105,7 +106,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """The sampler's knowledge about the current window of a recording.
+    """The facts about the current window that only the sampler knows and that the worker needs for its profile.
 
     Attributes:
         now_ns: End of the window in nanoseconds since the epoch.
@@ -134,7 +135,9 @@ class SamplerState:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A message with the sampler's state, and the sink that receives the window if the sampler is killed."""
+    """A message with the sampler's current state, which the worker stores: if the sampler is killed, the worker makes
+    the profile of the window from it and gives it to the sink.
+    """
 
     state: SamplerState
     sink: int
@@ -173,10 +176,13 @@ class ProfileRequest:
 
 
 class OneShotTask(Protocol):
-    """A one-shot task: an examination of one untrusted thing without a recording (worker_client.py). It is a value."""
+    """A task that a worker runs without a recording, such as the examination of one core file (worker_client.py). It
+    must be possible to pickle it.
+    """
 
     def pieces(self, diagnostics: Diagnostics) -> Iterator[object]:
-        """Run in the worker and yield results of one class, whose values a response may contain (response_codec.py).
+        """Run the task in the worker, and yield its results. They are of one class whose values a response may contain
+        (response_codec.py).
 
         Raises:
             PyprofError: Something is missing or cannot be read. Any other exception is a bug.

@@ -97,7 +97,7 @@ def raise_priority(pid: int) -> None:
 
 
 def copy_priority(pid: int) -> None:
-    """Give this process the niceness of another process of its session, which waits for it."""
+    """Give this process the niceness of another process of its session, because that process waits for it."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, pid))
 

@@ -28,8 +28,8 @@ from pyprof.session.worker.message_channel import Part
 
 
 def _values(kind: Any, found: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Any]:
-    """Return this type and every dataclass, named tuple and enumeration that a value of it can contain, by (module,
-    name).
+    """Return the classes of all values that a value of this type can contain, by (module, name): dataclasses, named
+    tuples and enumerations.
     """
     for part in get_args(kind):
         _values(part, found)
@@ -187,7 +187,8 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class SamplerCall:
-    """A call from the worker to the sampler, for facts about an address space that only the sampler has.
+    """A question of the worker to the sampler about an address space that belongs to no process of this machine, such
+    as one behind a GDB stub.
 
     Attributes:
         what: "read", "files" or "stated".
@@ -281,7 +282,7 @@ def unpacked_profile(parts: Sequence[Part]) -> Profile:
 
 @cache
 def layout() -> str:
-    """Return a digest of the fields of all classes in a packed Profile.
+    """Return a digest of the classes that a packed Profile consists of, and their fields.
 
     Two versions of pyprof with different digests cannot exchange packed profiles.
     """

@@ -60,7 +60,8 @@ none for 200 t.
 
 
 class Sampling:
-    """The sampler's half of a recording, which owns the collector and the worker.
+    """The sampler's half of a recording: it runs the collector, sends its batches to the worker, and requests profiles.
+    It owns both.
 
     Attributes:
         failure: The error that ended run() early, None if there was none.
@@ -159,7 +160,9 @@ class Sampling:
         return self._link.waits()
 
     def activity(self) -> Mapping[int, float]:
-        """Return the time in which the loop was not blocked, in seconds by tid. See shutdown_watchdog.Ending."""
+        """Return for how long the recording's loop was not blocked, in seconds by tid. The shutdown watchdog calls it
+        (shutdown_watchdog.Ending).
+        """
         return self._link.activity(self._awaits_worker)
 
     def hang_up(self) -> None:
@@ -250,7 +253,7 @@ class Sampling:
             self._turn(TURN_S)
 
     def _report_cut_spaces(self, batch: SampleBatch) -> None:
-        """Count each process once of whose mappings only a part was read."""
+        """Count processes of which only a part of the mappings was read, each once."""
         for space in batch.spaces.values():
             if len(space.mappings) >= MAX_MAPPINGS and space.pid not in self._cut_spaces:
                 self._cut_spaces.add(space.pid)

@@ -125,7 +125,9 @@ class Pending:
         return _value(self.packed(), kind)
 
     def packed(self) -> Sequence[Part]:
-        """Wait for the worker's response in the encoding of answers.packed_value(). Raises like wait()."""
+        """Wait for the worker's response, and return it as response_codec.packed_value() encoded it. Raises like
+        wait().
+        """
         self.wait()
         assert self._data is not None
         return self._data
@@ -148,7 +150,7 @@ def _value(data: Sequence[Part], kind: type[Value]) -> Value:
 
 
 class _Overtime:
-    """The time limit for the work after the end of a recording, first of the sampler and then of the worker.
+    """The time limit for the work after a recording has ended, first of the sampler's loop and then of the worker.
 
     Attributes:
         looping: True while the sampler's loop runs.
@@ -212,7 +214,7 @@ class _Overtime:
         return now > self._began + GIVE_UP_S and self._had_s(now) > max(GIVE_UP_S, 2 * self._elapsed_s())
 
     def is_over(self, now: float) -> bool:
-        """Return True after the deadline for the end of the recording, and then once every _AGAIN_S.
+        """Return True if the deadline's signal must be sent to the worker now: after the deadline, once every _AGAIN_S.
 
         The signal must be repeated: one that arrives between two steps of the worker interrupts neither.
         """
@@ -359,7 +361,7 @@ class WorkerLink:
         return procfs.read_waits(os.getpid()) | procfs.read_waits(self.worker.pid)
 
     def activity(self, awaits_worker: bool) -> dict[int, float]:
-        """Return for how long the loop's thread has run or waited for a processor, in seconds by tid.
+        """Return for how long the sampler's loop was not blocked, in seconds by tid: it ran or waited for a processor.
 
         The other threads of this process and of the worker may hold what the loop needs: their waits for a processor
         are included.
@@ -442,7 +444,7 @@ class WorkerLink:
                 self._reply(answer)
 
     def _reply(self, call: SamplerCall) -> None:
-        """Respond to the worker's call about an address space whose memory belongs to no process of this machine."""
+        """Answer the worker's question about an address space whose memory belongs to no process of this machine."""
         space, began = self.packer.space(call.space), time.monotonic()
         value: object = None
         if space is not None and space.image is None:

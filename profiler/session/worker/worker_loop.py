@@ -83,7 +83,7 @@ class ReportedState:
 
 
 class _Observed:
-    """The facts that a worker keeps for its recording, such as the time and the state of the collector."""
+    """The worker's side of one recording: its session, and what the sampler reported last."""
 
     def __init__(self, begin: Begin, lacks_files: Callable[[], bool]) -> None:
         self._lacks_files = lacks_files
@@ -186,12 +186,12 @@ class _Observed:
     def begin_keeping(
         self, begin: Callable[[JournalBeginning, int], Journal | None], number: int, within: Within
     ) -> None:
-        """Start a journal of the current window, which grows with it, for the window's sink.
+        """Open a journal for the current window's sink. New data of the window is then appended to it.
 
         Args:
             begin: Opens the journal.
             number: Number of the window.
-            within: See JournalWriter.
+            within: Runs a name lookup with a time limit (see JournalWriter).
         """
         from pyprof.session.pipeline.journal_writer import JournalWriter  # most recordings have no journal
 
@@ -210,7 +210,7 @@ class _Observed:
 
 
 class Service:
-    """A worker's server of one sampler, until the sampler sends Shutdown or ends."""
+    """The main loop of a worker process, which serves one sampler until the sampler sends Shutdown or ends."""
 
     def __init__(
         self, channel: Channel, keeper: FileBrokerClient, deadline: WorkDeadline, missing: Sequence[str]
@@ -337,7 +337,7 @@ class Service:
             self._channel.send(response_codec.pack(_failed(0, error)))
 
     def _read_code_ahead(self, observed: _Observed) -> None:
-        """Read the generated code of all batches that wait. It may be gone when their turn comes."""
+        """Read the JIT code in the batches that wait to be unwound, because it may be gone when their turn comes."""
         with suppress(Closed):  # what has arrived is unwound first; then the channel says so again
             while not self._deadline.late and (received := self._channel.receive(0)) is not None:
                 self._waiting.append(message := self._unpacker.unpack(received))
@@ -396,7 +396,7 @@ class Service:
         self._channel.send(response_codec.pack(answer))
 
     def has_left(self) -> bool:
-        """Return True if the worker has data for a sink in case the sampler has ended. May be called from any
+        """Return True if the worker has data that must go to a sink if the sampler has ended. May be called from any
         thread.
         """
         return self._of is not None and self._standing is not None and bool(self._standing.sink)

@@ -207,7 +207,7 @@ class Worker:
         self._signal(AT_ONCE if is_immediate else SIGNAL)
 
     def wait_for(self) -> None:
-        """Stop the worker's background work, because the sampler waits for it."""
+        """Interrupt the worker's background work, because the sampler now waits for a response."""
         self._signal(WANTED)
 
     def _signal(self, number: int) -> None:
@@ -327,7 +327,7 @@ def freeze_loaded_objects() -> None:
 
 
 def _run(job: Callable[[], None]) -> None:
-    """Run a job in the forked child and exit. Nothing inherited is flushed or closed, because sinks would write it
+    """Run a job in a forked child and exit. No inherited file is flushed or closed, because data would be written
     twice.
     """
     code = 1

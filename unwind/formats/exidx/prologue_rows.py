@@ -207,9 +207,7 @@ def _t32_wide(first: int, second: int) -> _Meaning:
 
 
 def _sum(rd: int, rn: int, n: int) -> _Meaning:
-    """Return the effect of an ARM instruction that adds a number (rd = rn + n) on the stack pointer and control
-    flow.
-    """
+    """Return the effect on sp and control flow of an ARM instruction that adds a number: rd = rn + n."""
     if rd == SP:
         return (Effect.MOVE, n, -1) if rn == SP else (Effect.BACK, n, rn)
     if rd == PC:
@@ -339,8 +337,7 @@ class RowReader:
         return spans
 
     def _pushed_later(self, rule: Rule, insns: list[Insn], frame: int, depth: int, spans: Spans) -> Spans:
-        """Return the code spans of a prologue that sets its frame register before it pushes its last registers.
-
+        """Return the code spans of a prologue that sets its frame register first and then pushes its last registers.
         Clang pushes r8 to r11 so in T32.
 
         Args:

@@ -54,7 +54,7 @@ _ADDRESS = 0xFFFF_FFFF
 
 
 class Model(Enum):
-    """The place of the unwinding instructions of an entry of .ARM.exidx."""
+    """The form of an entry of .ARM.exidx: where its unwinding instructions are."""
 
     CANT_UNWIND = "cannot unwind"
     INLINE = "inline"
@@ -282,8 +282,8 @@ def find_roots(file: ObjectFile, arch: Arch) -> list[tuple[int, int]]:
 
 
 def _thread_call(code: bytes, thumb: bool) -> tuple[int, int] | None:
-    """Return the (start, end) offsets of the first call through a register after the first system call in ARM code, or
-    None.
+    """Return the (start, end) offsets of the call by which `clone` runs a new thread's function: the first call through
+    a register after the first system call in ARM code. None if there is none.
     """
     step, called = (2 if thumb else 4), False
     for at in range(0, len(code) - step + 1, step):
@@ -295,7 +295,8 @@ def _thread_call(code: bytes, thumb: bool) -> tuple[int, int] | None:
 
 
 def _symbols(file: ObjectFile) -> list[int]:
-    """Return the values of the symbols in THREAD_STARTS of a 32-bit ELF file. Bit 0 of a value marks Thumb code.
+    """Return the values of the symbols `clone` and `__clone` of a 32-bit ELF file, in which threads start. Bit 0 of a
+    value marks Thumb code.
 
     Raises:
         FormatError: A symbol table is broken.

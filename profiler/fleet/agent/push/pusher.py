@@ -158,8 +158,8 @@ class Pusher:
         self._conditions.end("push_failing", sink=self.name)
 
     def _waits(self, name: SegmentName, word: str, about: str, after_s: float = 0.0, stated: str = "") -> bool:
-        """Record a failed attempt to send a segment. Return True if the segment was set aside, because it caused the
-        failures itself.
+        """Note a failed attempt to send a segment. Return True if the segment was set aside in refused/, because it
+        caused the failures itself.
         """
         with self._writing:
             self._diagnostics.count(LATER[word])
@@ -213,7 +213,9 @@ Number = tuple[str, dict[str, str], float]
 
 
 class ReceiverClock:
-    """The clock of one sink's receiver; ahead_s is how far this machine's clock was ahead at the last response."""
+    """A comparison of this machine's clock with that of one sink's receiver. ahead_s is how far this machine was ahead
+    at the last response.
+    """
 
     def __init__(self, sink: str, conditions: Conditions) -> None:
         """Create a comparison of clocks for the receiver of the sink with this name."""

@@ -40,7 +40,7 @@ Some = TypeVar("Some")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a segment for one series of the receiver.
+    """A profile that is sent to a receiver of pprof: what a segment has for one set of labels, or a part of that.
 
     Attributes:
         labels: Labels of the series, including __name__ and service_name.
@@ -142,8 +142,8 @@ class SegmentProgress:
         self._taken = 0
 
     def send(self, name: SegmentName, parts: Iterable[Some], post: Callable[[SegmentName, int, Some], None]) -> None:
-        """Send the remaining parts of a segment; its parts are the same in each attempt. Exceptions of post are passed
-        on.
+        """Send the parts of a segment that the receiver has not accepted in an earlier attempt. The parts are the same
+        in each attempt. Exceptions of `post` are passed on.
         """
         if self._of != name:
             self._of, self._taken = name, 0
@@ -161,7 +161,11 @@ def encode_labels(labels: Labels) -> bytes:
 
 
 def check_empty(body: bytes) -> None:
-    """Check a receiver's response without known fields; raise NotSent if it is not a protobuf message."""
+    """Check that a receiver's response body is a protobuf message, for responses of which pyprof reads no field.
+
+    Raises:
+        NotSent: The body is no protobuf message.
+    """
     try:
         parse_fields(body)
     except FormatError:

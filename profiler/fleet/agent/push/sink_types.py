@@ -101,7 +101,7 @@ def wrong(target: PushTarget) -> str:
 
 
 def missing(target: PushTarget) -> str:
-    """Return the file or folder of a sink that cannot be used at this moment, "" if there is none."""
+    """Return the file or folder that a sink needs and that cannot be used at this moment, "" if there is none."""
     from pyprof.fleet.wire.push_client import Credentials, ca
     from pyprof.fleet.wire.push_responses import NotSent
 
