@@ -31,7 +31,8 @@ class CollectorRefused(AccessDenied):
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """The result of a batch's walk for its collector. Columns have one element for each sample of the batch.
+    """The lesson of a batch's walk for its collector: what the next samples should contain. Columns have one element
+    for each sample of the batch.
 
     Attributes:
         batch: The batch that was walked.
@@ -87,7 +88,9 @@ NOBODY = 0
 
 
 class CollectorState(Protocol):
-    """The part of a collector that its samples' unwinding needs. The worker has it without the collector."""
+    """The part of a collector that unwinding uses: threads, statistics and feedback. In the worker, which has no
+    collector, another object implements it.
+    """
 
     def learn(self, feedback: Feedback) -> None:
         """Accept the feedback about one of the batches that this collector has yielded, which need not be the latest
@@ -137,7 +140,7 @@ class Collector(CollectorState, Protocol):
 
 
 class SampleSource(Collector, Protocol):
-    """A single collector: its batches come from itself and not from other collectors.
+    """The protocol of a collector whose batches come from itself and not from other collectors.
 
     Attributes:
         acknowledges: True if the source acknowledges flushes itself. False if another collector completes its batches.

@@ -291,7 +291,7 @@ class BatchBuilder(Generic[Memory]):
         self._pieces[lane] = (*self._pieces.get(lane, ()), *pieces)
 
     def set_beyond(self, lane: int, beyond: StackBeyondCopy) -> None:
-        """Add to a sample the facts that are known about its stack beyond the end of its copy."""
+        """Store with a sample what is known about its stack beyond the end of its copy."""
         self._beyond[lane] = beyond
 
     def copy_of(self, lane: int) -> bytes:
@@ -402,7 +402,7 @@ Completion = Callable[[list[SampleBatch], int], Iterator[SampleBatch]]
 
 
 def as_they_are(batches: list[SampleBatch], _until_ns: int) -> Iterator[SampleBatch]:
-    """Yield batches unchanged, for a source whose batches need no samples of other sources (see Completion)."""
+    """Yield batches unchanged. This is the Completion of a source whose batches need no samples of other sources."""
     return iter(batches)
 
 

@@ -130,7 +130,8 @@ NOTHING_LOST = LostSamples(0, False)
 
 @dataclass(frozen=True, slots=True)
 class EndedThreadTimes:
-    """Times of threads and processes that ended, from records that leave out time in the kernel.
+    """Corrections of the kernel's processor times for threads and processes that ended, from records that leave out
+    time in the kernel.
 
     Attributes:
         inexact_ns: Total time of processes that ended before a tick of the kernel's timer found them running. The
@@ -256,8 +257,8 @@ class _Member:
 
 @dataclass(slots=True)
 class _Seen:
-    """Samples of a process tree: the number of sampling times that they stand for, and the variance of that number
-    (spread).
+    """A sum over the samples of a process tree: the number of sampling times that they stand for, and the variance of
+    that number (spread).
     """
 
     rounds: float = 0.0
@@ -448,9 +449,10 @@ class Accounts:
         return max(member.start, self._began) * TICK_NS - ahead_ns if member is not None else 0
 
     def _was_waited_for(self, ended: _Member, known: Mapping[int, _Member]) -> bool:
-        """Return True if a living process has the ended process's time in its account now.
+        """Return True if the processor time of an ended process is now in the account of a living one, because that one
+        has waited for it.
 
-        There is none if its parents have ended too.
+        It is in none if its parents have ended too.
         """
         for _ in known:
             if ended.parent in self._members or ended.parent not in known:
@@ -515,10 +517,11 @@ class Accounts:
         return round(self._seen[root].rounds * self._period_ns)
 
     def _excess(self, missing_ns: int) -> float:
-        """Return the share of user time without samples that was really spent in the kernel.
+        """Return the share of user time without samples that the kernel counted as user time although it was spent in
+        the kernel.
 
-        "Missing" is the time that no sample stands for. The kernel tells user and kernel time apart by its timer. That
-        is exact up to chance for long processes, but wrong for short ones.
+        The kernel tells user and kernel time apart by its timer. That is exact up to chance for long processes, but
+        wrong for short ones.
         """
         endings = self._endings()
         if endings is None or missing_ns <= endings.missing_ns:

@@ -37,7 +37,8 @@ class UncopiedStack(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """The facts about one process. The defaults are those of a native program that may be stopped.
+    """The facts about one process by which its source of samples is chosen. The defaults are those of a native program
+    that may be stopped.
 
     Attributes:
         stops: Why it cannot be stopped, such as another tracer; None if it can, or was not checked.
@@ -55,7 +56,8 @@ class ProcessFacts:
 
 @dataclass(frozen=True, slots=True)
 class PlanFacts:
-    """The facts by which a source is chosen.
+    """The facts by which make_plan() chooses the source of samples: the machine, rights, and what the recording has
+    shown.
 
     Attributes:
         machine: Machine name of uname(2).
@@ -118,7 +120,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The sources of a recording.
+    """The result of make_plan(): the source that samples each process and thread of a recording.
 
     Attributes:
         default: The choice for all processes that are not in `processes`.

@@ -93,8 +93,8 @@ class SamplingClock:
         return self._draw(self._slot)
 
     def _move_grid(self, slot: int, now_ns: int) -> int:
-        """Return the slot of the sampling clock to use. If the wanted one has already begun, move the slots so that one
-        begins now.
+        """Return the sampling slot to use. If the wanted one has already begun, delay all slots so that one begins
+        now.
         """
         late_ns = now_ns - self._begin_ns(slot)
         if late_ns <= 0:
@@ -117,12 +117,12 @@ class SamplingClock:
         return self._draw(slot), self._begin_ns(slot + 1)
 
     def advance(self, slots: int, used: int, shift_ns: int) -> None:
-        """Pass over sampling times that another component has used or skipped.
+        """Skip the slots whose sampling times another component has used or missed.
 
         Args:
             slots: Number of slots, from the last one on and including it.
             used: Number of them that were used.
-            shift_ns: Shift of the slots after that.
+            shift_ns: Delay of the slots after that (see the attribute).
         """
         self.skipped += slots - used
         self._used += used - 1
@@ -150,7 +150,7 @@ class SamplingClock:
         self._round_ns = (3 * self._round_ns + pause_ns) // 4
 
     def _affordable(self) -> int:
-        """Return the first sampling slot at whose end another round of stops stays within the overhead limit."""
+        """Return the first sampling slot at whose end another round of stops stays within the limit on overhead."""
         if self._limit is None:
             return 0
         needed_ns = (self._stopped_ns + self._round_ns) / max(self._limit, 1e-6)

@@ -78,7 +78,7 @@ class ThreadLives:
 
     @staticmethod
     def _recorded(lives: list[_Life], time_ns: int) -> None:
-        """Correct the start of a tid's last thread by its fork record, which arrived after the thread was seen.
+        """Set the start of a tid's last thread to the time of its fork record, which arrived after the thread was seen.
 
         An earlier fork record than this one belonged to an earlier thread.
         """
@@ -154,8 +154,8 @@ class ThreadLives:
 
 
 class DelayedRemoval(Generic[T]):
-    """A filter that delays removal to the second window that finds an item gone, because late samples may arrive in the
-    next.
+    """A filter for items that have ended, such as threads. It returns an item only in the second window that finds it
+    gone, because late samples may arrive in the next one.
     """
 
     def __init__(self) -> None:

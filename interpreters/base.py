@@ -52,7 +52,7 @@ class LiveProcess:
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """An interpreter that was found in a process.
+    """The description of an interpreter that was found in a process.
 
     Attributes:
         language: Name of the language, as users call it.

@@ -36,17 +36,16 @@ NOTHING = SampleState(0)
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The result of the merge of interpreter frames into a native stack.
+    """The result of merge_chain(): the places of interpreter frames in one native stack, and what did not match.
 
     Attributes:
         inserts: Interpreter frames as StackTable takes them. An index equal to the number of native frames is outside
-            all
-            native frames.
+            all native frames.
         unplaced: Number of runs that are placed by their order only.
         without_run: Number of evaluator calls without interpreter frames.
         reasons: Bits of model.interpreter_frames.PARTIAL, none if all was matched.
         lacking: Approximate number of missing outermost frames (model.interpreter_frames.Chain.lacking).
-        enough: See model.interpreter_frames.Chain.enough.
+        enough: Value of --stack-size that would copy all frames, in bytes; 0 if none would.
         scattered: True if no option would copy the missing frames.
     """
 
@@ -243,8 +242,8 @@ _BORDER = 2
 def _leaving(
     others: Sequence[Run], pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], evaluators: Evaluators
 ) -> int:
-    """Return the index of the evaluator frame that has already removed the marker of the innermost run, -1 if there is
-    none.
+    """Return the index of the evaluator's native frame that has just removed the marker of the innermost run from the C
+    stack. -1 if there is none.
 
     This is the evaluator inside the next run's frame, if it is the only one there.
     """
@@ -269,7 +268,7 @@ def find_frame(marker: int, sps: Sequence[int], first: int) -> int:
 def _by_count(
     pcs: Sequence[int], exacts: Sequence[bool], end: StackEnd, chain: Chain, evaluators: Evaluators
 ) -> Merged:
-    """Assign one native evaluator call to each interpreter frame, in order.
+    """Merge a chain without markers: assign one native call of the evaluator to each interpreter frame, in order.
 
     If the counts differ, the assignment starts at the end that is complete.
     """

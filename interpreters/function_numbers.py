@@ -42,8 +42,8 @@ class NamedCode(Hashable, Protocol):
         ...
 
     def line_key(self, instruction: int) -> int:
-        """Return a number that all instructions of the same source line of an interpreter function share, as far as it
-        is quickly found.
+        """Return a number for an instruction that is equal for all instructions of the same source line. For a line
+        table that is too long to search it is the instruction itself.
         """
         ...
 
@@ -113,5 +113,7 @@ class FunctionTable:
         return self.code(place.function).line(place.instruction)
 
     def start_numbers_at(self, number: int) -> None:
-        """Set the minimum of all function numbers that are given out from now on."""
+        """Set the minimum of function numbers from now on, so that they differ from those that another process gives
+        out.
+        """
         self._next = max(self._next, number)

@@ -62,7 +62,7 @@ def read_first_registers(batch: SampleBatch, lane: int) -> Registers:
 
 @dataclass(frozen=True, slots=True)
 class WalkedSpace:
-    """The parts that unwind samples of one address space.
+    """The rules and tables by which samples of one address space are unwound.
 
     Attributes:
         index: Its unwind rules.
@@ -155,8 +155,14 @@ class BatchWalk:
         self._answer(self._native, order, number, spaces)
 
     def _answer(self, native: NativeWalker, order: I64, number: I64, spaces: Sequence[WalkedSpace]) -> None:
-        """Run the native walker on deferred samples, and find with the reference unwinder each caller
-        that it asks for.
+        """Run the native walker on deferred samples. Each time it stops at a frame, find the caller with the reference
+        unwinder.
+
+        Args:
+            native: The native walker.
+            order: Indexes of the samples in the batch.
+            number: Index into `spaces` of each.
+            spaces: The address spaces.
         """
         row = native.row
         while (why := native.walk_on()) != Why.DONE:
@@ -170,7 +176,9 @@ class BatchWalk:
                 self._walk_alone(native, lane, space)
 
     def _walk_alone(self, native: NativeWalker, lane: int, space: WalkedSpace) -> None:
-        """Unwind the sample at hand by the reference unwinder, from its first frame."""
+        """Unwind the sample at which the native walker has stopped, from its first frame, by the reference unwinder
+        alone.
+        """
         row = native.row
         walk = space.walker.walk(read_first_registers(self._batch, lane), LaneMemory(self._batch, lane))
         self._settle(lane, walk)
@@ -178,7 +186,9 @@ class BatchWalk:
         row.end, row.missing, row.top = walk.end, walk.missing, walk.top
 
     def _answer_caller(self, native: NativeWalker, lane: int, space: WalkedSpace) -> None:
-        """Find the caller of one frame by the reference unwinder, with the registers that are known."""
+        """Find the caller of the frame at which the native walker has stopped, by the reference unwinder and the
+        registers that are known.
+        """
         row, walker, arch = native.row, space.walker, self._batch.arch
         frames = row.used - row.first
         registers = read_first_registers(self._batch, lane) if frames == 1 else self._registers(native)
@@ -223,7 +233,9 @@ class BatchWalk:
         return IS_CALL if known.trust == outcome.trust == Trust.CODE else 0
 
     def _renew_budget(self, walker: ScalarWalker, position: int, frames: int) -> None:
-        """Add operations to the budget of DWARF expressions for each frame that the native walker has found."""
+        """Permit more operations of DWARF expressions for the current sample, in proportion to the frames that the
+        native walker has found.
+        """
         before, counted = self._budgeted
         if before != position:
             walker.budget.begin_stack()
@@ -232,7 +244,9 @@ class BatchWalk:
         self._budgeted = position, frames
 
     def _registers(self, native: NativeWalker) -> Registers:
-        """Return the known registers of the current frame of the sample at hand, which is not its innermost frame."""
+        """Return the registers that the native walker knows of the frame at which it has stopped. That frame is not the
+        innermost one.
+        """
         row, arch = native.row, self._batch.arch
         values: list[int | None] = [None] * len(arch.registers)
         if row.lr_known:

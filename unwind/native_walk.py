@@ -142,7 +142,9 @@ class _Table:
 
 
 class SpaceTables:
-    """The tables of one address space: rules by pc, possible return addresses, and possible calls."""
+    """The hash tables that the native walker uses for one address space: rules by pc, possible return addresses, and
+    possible calls.
+    """
 
     def __init__(self, library: ctypes.CDLL, by_record: bool) -> None:
         """Create empty tables.
@@ -163,7 +165,7 @@ class SpaceTables:
 
 @dataclass(slots=True)
 class FrameRun:
-    """Consecutive callers of a frame, as columns.
+    """The callers of a frame that follow_rules() has found, one after the other, as columns.
 
     Attributes:
         pc: Return addresses, of shape (n,). sp and fp are the registers of the same frames.
@@ -219,7 +221,7 @@ class FoundFrames:
 
 @dataclass(slots=True)
 class BatchResult:
-    """The result of a batch, by sample.
+    """The columns into which the native walker writes how each sample of a batch was unwound.
 
     Attributes:
         begin: Index of the first frame of each sample in the columns of frames, int64.
@@ -240,10 +242,13 @@ class BatchResult:
 
 
 class NativeWalker:
-    """The native walker for the rules of one architecture.
+    """The native walker for the unwind rules of one architecture.
+
+    It walks samples until it needs something that only Python knows, and then asks for it in `row`. The caller writes
+    the answer there and continues it.
 
     Attributes:
-        row: The structure in which it asks and is answered.
+        row: The structure of native code in which it asks and is answered.
         frames: The frames that it has found in this batch.
     """
 
@@ -265,7 +270,7 @@ class NativeWalker:
         self._address = ctypes.addressof(self.row)
 
     def open_space(self, enabled: bool) -> SpaceTables:
-        """Return empty tables of an address space.
+        """Create empty tables for another address space.
 
         Args:
             enabled: Frames without a rule may be followed by their frame records.

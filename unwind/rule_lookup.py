@@ -263,7 +263,7 @@ class RuleIndex:
         return self._mark_replaced_frame(row, *found, image, code, rel, exact)
 
     def _is_leaf(self, image: Image) -> bool:
-        """Return True if functions of an image that no unwind table covers have no frame."""
+        """Return True if all functions of an image that no unwind table covers are known to have no frame."""
         return any(map(promises_leaf_functions, self.open_tables(image).sources))
 
     def _leaf_rule(self) -> Rule:
@@ -287,8 +287,8 @@ class RuleIndex:
     def _mark_replaced_frame(
         self, row: Row, function: FunctionRows, trust: Trust, image: Image, code: SpaceCode, rel: int, exact: bool
     ) -> Row:
-        """Return the unwind row of a lookup pc, marked as replacing where the function overwrites its frame by another
-        one.
+        """Return the unwind row of a lookup pc, with Rule.replacing set where the function has overwritten the saved
+        registers of its frame by those of another frame.
         """
         start, end, rule = row
 
@@ -335,14 +335,14 @@ class RuleIndex:
     def make_row(
         self, function: FunctionRows, trust: Trust, code: SpaceCode, pc: int, place: tuple[int, int], exact: bool
     ) -> Row:
-        """Return the unwind row of a function that covers a pc.
+        """Return the unwind row for a pc, from the decoded rows of the function that covers it.
 
         Args:
             function: The rows of the function.
             trust: The source that they come from.
             code: The code of the address space.
             pc: The lookup pc in the process.
-            place: The pc in the address space of `function`, and in that of the returned row.
+            place: The pc in the addresses of `function`, and in those of the returned row.
             exact: The pc is not a return address.
         """
         svma, rel = place
@@ -468,7 +468,7 @@ class SpaceIndex:
         return self._add_changing(cache, row, pc, exact) if changes else cache.add_row(row, pc)
 
     def _add_changing(self, cache: RowCache, row: Row, pc: int, exact: bool) -> Row:
-        """Add a row that holds only until the rules change, and return it as it was stored."""
+        """Add to a cache a row of JIT code, which is dropped when the rules change. Return it as it was stored."""
         row = cache.add_row(row, pc)
         self._at_run_time[exact].add(row[0])
         return row
@@ -478,7 +478,7 @@ class SpaceIndex:
         return None if known is None else known.rule
 
     def _run_time_row(self, pc: int, exact: bool) -> tuple[Row, bool]:
-        """Return the unwind row of a pc in JIT code, which no file contains, and whether it may change."""
+        """Return the unwind row of a pc in code that no file contains (JIT code), and True if the row may change."""
         module = self.space.module_at(pc)
         if module is None and not self._index.runtime.is_reserved(self.space, pc):
             return (pc, pc + 1, self._index.find_uncovered_rule_id(self.code, pc, exact)), False

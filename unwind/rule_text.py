@@ -143,7 +143,7 @@ def format_rule_fields(rule: Rule, arch: Arch) -> RuleWords:
 
 
 def _said(rule: Rule, arch: Arch) -> Rule:
-    """Return an unwind rule without the registers that are lost, except fp.
+    """Return an unwind rule without the entries for registers that are lost, except for fp.
 
     A format that describes only a few registers says in each row that all others are lost.
     """

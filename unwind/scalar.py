@@ -195,8 +195,8 @@ def _saved(
 
 
 def _still_withheld(callee: Registers, caller: list[int | None], known: KnownRule, arch: Arch) -> frozenset[int]:
-    """Return the registers that are unknown in the caller only because the sample of a sleeping thread did not hold
-    them.
+    """Return the registers (columns) that are unknown in the caller only because the sample of a sleeping thread did
+    not contain them.
     """
     kept = {column for column in known.columns if dict(known.rule.regs)[column].kind is not RegKind.SAME}
     return frozenset(c for c in callee.withheld & arch.callee_saved if c not in kept and caller[c] is None)
@@ -255,7 +255,9 @@ def _stopped(failed: ExpressionFailed, cfa: int | None) -> NoCaller:
 
 @dataclass(frozen=True, slots=True)
 class CachedFrames:
-    """Consecutive frames of a stack, innermost first. The columns are those of model.walk.Walk, each of shape (k,)."""
+    """Frames of a stack that follow each other, innermost first, as columns. They are those of model.walk.Walk, each of
+    shape (k,).
+    """
 
     pc: npt.NDArray[np.uint64]
     exact: npt.NDArray[np.bool_]

@@ -140,7 +140,9 @@ class Unwinder:
         return walk.collect_walk()
 
     def _name_dear_rules(self, spaces: Iterable[AddressSpace]) -> None:
-        """Report the module whose DWARF expressions exceeded the budget, which is in one of these address spaces."""
+        """Report to the user which module's DWARF expressions have exceeded the budget. It is in one of these address
+        spaces.
+        """
         budget = self._budget
         if budget.refused:
             self._diagnostics.count("unwind_rules_too_costly", budget.refused)
@@ -150,18 +152,22 @@ class Unwinder:
             budget.refused = budget.at = 0
 
     def _pass_time(self, batch: SampleBatch) -> None:
-        """Add the operations that DWARF expressions may run in the time since the last batch."""
+        """Increase the budget of DWARF expressions by what is permitted for the time since the last batch."""
         if len(batch):
             now_ns = int(batch.time_ns.max())
             self._budget.pass_time(now_ns - self._until_ns if self._until_ns else 0)
             self._until_ns = max(self._until_ns, now_ns)
 
     def _rules_at(self, time_ns: int, space: AddressSpace) -> tuple[int, int]:
-        """Return a value that differs whenever another unwind rule may be in force."""
+        """Return a value for a time in an address space. It differs between two times if another unwind rule may be in
+        force.
+        """
         return self._runtime.version(space), bisect_right(self._runtime.changes(space), time_ns)
 
     def _by_time(self, batch: SampleBatch, lanes: I64, index: SpaceIndex) -> Iterator[I64]:
-        """Split the samples of one address space at the times at which unwind rules of JIT code changed."""
+        """Divide the samples of one address space into groups between the times at which unwind rules of JIT code
+        changed, and yield the indices of each group.
+        """
         self._runtime.refresh(index.space)
         changes = self._runtime.changes(index.space)
         times = batch.time_ns[lanes]

@@ -139,7 +139,9 @@ def connect_target(options: RemoteOptions, hold: bool, diagnostics: Diagnostics)
 
 
 class _StoppedTarget:
-    """The target of a GDB stub that the connection has stopped. leave() lets it run if the connection then fails."""
+    """A guard for a target that the connection to a GDB stub has stopped. leave() lets it run if the connection then
+    fails.
+    """
 
     def __init__(self, link: PacketLink) -> None:
         self._link = link
@@ -331,7 +333,9 @@ class GdbRemoteCollector:
         return [thread.id for thread in threads]
 
     def _standing(self, threads: list[RemoteThread]) -> list[RemoteThread]:
-        """Return the only stopped thread: with qemu-user's stub the others run on while it sends registers."""
+        """Return those of some threads that do not run. With qemu-user's stub only one is stopped, and the others run
+        on while it sends registers.
+        """
         control = self._target.control
         stepped = control.stepped if isinstance(control, Stepping) else None
         standing = stepped or self._target.first

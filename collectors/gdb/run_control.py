@@ -35,7 +35,7 @@ ListThreads = Callable[[], list[ThreadId]]
 
 
 class Control(Protocol):
-    """A way to stop and resume the target of a GDB stub.
+    """The protocol of a way to stop and resume the target of a GDB stub (see NonStop, AllStop and Stepping).
 
     Attributes:
         ended: True if the target has ended.
@@ -347,7 +347,9 @@ class NonStop:
             self._hear(min(left, POLL_INTERVAL_S))
 
     def _hear(self, within_s: float) -> None:
-        """Store the stop of a thread that the GDB stub has announced, and those that follow in the stub's queue."""
+        """Wait at most this time for the GDB stub to announce the stop of a thread. Store that stop, and those that
+        follow in the stub's queue.
+        """
         note = self._stub.link.poll_notification(within_s)
         if note is None or not note.startswith(b"Stop:"):
             return

@@ -25,7 +25,7 @@ _LIST_S = 0.2
 
 @dataclass(slots=True)
 class StackReach:
-    """The amount of a thread's stack to copy: up to the highest address that a walk has used.
+    """The decision how much of one thread's stack a sample copies: up to the highest address that a walk has used.
 
     Attributes:
         most: Maximum copy in bytes (--stack-size).

@@ -142,8 +142,8 @@ def _waits_for_all(name: str, flags: int) -> bool:
 
 
 def _ends_of(name: str) -> tuple[int, ...]:
-    """Return the kinds of files at which a short system call is normal, because they accept only as much as they have
-    room for.
+    """Return the kinds of files (stat.S_IF...) for which a short result of a system call is normal, because they accept
+    only as much as they have room for.
 
     A copy does not wait for more room in a pipe. A write to a disk does not wait in a way that a stop would end.
     """
@@ -227,7 +227,9 @@ _INTERRUPT_STOP = signal.SIGTRAP | libc.PTRACE_EVENT_STOP << 8
 
 
 class InterruptedCalls:
-    """The check of the system call that a stop has interrupted, for one stopped thread at a time."""
+    """The repair of system calls that stops have interrupted: it restarts a call where possible, or finds out if the
+    stop has cut it short. It serves one stopped thread at a time.
+    """
 
     def __init__(self, ptrace: libc.PtraceCalls, diagnostics: Diagnostics) -> None:
         self._ptrace = ptrace
@@ -262,8 +264,8 @@ class InterruptedCalls:
         return found
 
     def _mark(self, regset: Regset) -> None:
-        """Clear the system call's number in the kernel, so that the next stop does not find the same interrupted call
-        again.
+        """Clear the number of the system call in the stopped thread's registers, so that the next stop does not find
+        the same interrupted call again.
 
         A thread that had no processor since the last stop is still at the same place. Only a restart needs the number,
         and this call already has a result. Nothing else depends on it, so the profiler may be killed before or after.

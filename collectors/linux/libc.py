@@ -180,8 +180,8 @@ class PtraceCalls:
         return info[_SI_STATUS] if info[_SI_SIGNO] else 0
 
     def stop_reason(self, tid: int) -> int:
-        """Return the status of poll_stop() from the siginfo of a stop whose status was already collected. 0 if not
-        stopped.
+        """Return the stop status of a thread in the form of poll_stop(), from its siginfo. It is for a stop whose
+        status another component has collected. 0 if the thread is not stopped.
         """
         if _ptrace(PTRACE_GETSIGINFO, tid, 0, self._info_at) != 0:
             return 0

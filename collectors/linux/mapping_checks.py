@@ -42,8 +42,8 @@ class Answer(Enum):
 
 
 def pack_executable_vmas(mappings: Iterable[Mapping]) -> tuple[Vma, ...]:
-    """Return the answers of PROCMAP_QUERY that are expected for these mappings. [vsyscall] is not a mapping of the
-    process.
+    """Return the executable ones of some mappings in the form in which PROCMAP_QUERY answers, to compare them with
+    answers. [vsyscall] is not a mapping of the process.
     """
     found = []
     for m in mappings:
@@ -208,7 +208,7 @@ def make_maps_reader(pid: int) -> Callable[[], int]:
 
 
 def _place(open_maps: Callable[[], int], avma: int) -> tuple[int, int] | None:
-    """Return (inode, address of the file's first byte) of a process's current mapping at an address, or None."""
+    """Return where a file is mapped around an address now: (inode, address of the file's first byte), or None."""
     try:
         fd = open_maps()
     except OSError:

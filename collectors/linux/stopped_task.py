@@ -128,7 +128,7 @@ _INTERRUPTED = frozenset({EINTR, *RESTARTS})
 
 
 class Regset:
-    """The registers of the stopped thread that was read last.
+    """The registers of one stopped thread, and what they say about the system call that the stop has interrupted.
 
     Attributes:
         arch: The architecture.
@@ -179,8 +179,8 @@ class Regset:
 
     @property
     def broken_off(self) -> bool:
-        """True if the result register of the stopped thread contains one of the errors with which a system call is
-        interrupted.
+        """True if the stopped thread's system call was interrupted: its result register contains one of the kernel's
+        errors for that.
         """
         return (-self.words[self.arch.kernel.syscall_return] & self.arch.mask) in _INTERRUPTED
 

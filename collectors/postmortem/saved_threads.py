@@ -188,7 +188,9 @@ class SavedThreads:
         return sp, b""
 
     def learn(self, feedback: Feedback) -> None:
-        """Schedule saved threads for another sample if their walk needed a word that the file has."""
+        """Schedule another sample, with more memory, of those saved threads whose walk needed a word that the file
+        has.
+        """
         by_tid = {thread.tid: thread for thread in self.saved}
         for tid, missing in zip(feedback.batch.tid.tolist(), feedback.missing.tolist(), strict=True):
             thread = by_tid[tid]

@@ -64,7 +64,8 @@ class TargetImage(ProgramImage):
 
 @dataclass(frozen=True, slots=True)
 class MapsEvidence:
-    """Information about a process's mappings at the moment of a sample.
+    """The evidence about a process's mappings that was collected while a thread was stopped for a sample. It decides to
+    which address space the sample belongs.
 
     Attributes:
         text: All mappings, b"" if they were not read.
@@ -82,7 +83,7 @@ _PROVED = MapsEvidence(proved=True)
 
 
 class SpaceTracker:
-    """The address spaces of one process over time.
+    """The current address space of one process, and the decision to which of its address spaces each sample belongs.
 
     Attributes:
         directory: The process's directory in /proc.
@@ -175,8 +176,9 @@ class SpaceTracker:
 
     @property
     def mapped_size(self) -> tuple[int, int]:
-        """Pair (descriptor of statm or -1, number of pages without data when all mappings were those of the current
-        address space).
+        """The size of the process's mapped memory, for the compiled sampling loop: (descriptor of statm or -1, number
+        of pages without data when all mappings were those of the current address space). While it is unchanged, so are
+        the mappings.
         """
         return self._changes.mapped_size
 
@@ -288,7 +290,12 @@ class SpaceTracker:
 
 
 def _seldom(least_ns: int, took_ns: int) -> int:
-    """Return the time to wait before an operation is repeated, in proportion to its duration."""
+    """Return how long to wait before an operation is repeated, so that it takes only a small share of the time.
+
+    Args:
+        least_ns: Minimum of the result.
+        took_ns: Duration of the operation.
+    """
     return min(max(least_ns, _SELDOM * took_ns), _MAX_SELDOM_NS)
 
 

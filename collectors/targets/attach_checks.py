@@ -32,13 +32,15 @@ CAP_SYS_ADMIN = 21
 
 @dataclass(frozen=True, slots=True)
 class _Refusal(Finding):
-    """A finding that prevents sampling; `error` is the class of the PyprofError that reports it."""
+    """A finding of a check that prevents sampling of a process; `error` is the class of the PyprofError that reports
+    it.
+    """
 
     error: type[PyprofError] = PyprofError
 
 
 class _Traced(_Refusal):
-    """A finding that prevents only stops: another process traces the target."""
+    """A finding that another process traces the target. It prevents stops, but no other way of sampling."""
 
 
 def _fatal(error: type[PyprofError], text: str, hint: str = "") -> Finding:

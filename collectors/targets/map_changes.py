@@ -127,7 +127,8 @@ class MappedSize:
 
 
 class MapChanges:
-    """A check for changes of a process's mappings.
+    """A cheap check whether the mappings of a process have changed, by the kernel's answers to queries and by the size
+    of mapped memory.
 
     Args:
         query: Queries for single mappings, or None if the kernel has none.
@@ -251,8 +252,8 @@ Mappings = tuple[Mapping, ...]
 
 @dataclass(slots=True)
 class UnsettledLane:
-    """A sample whose address space the next reading of the maps decides; `proved` means that its mapping is that of the
-    current address space.
+    """A sample that was taken near a change of the mappings, so that the next reading of /proc/PID/maps decides its
+    address space. `proved` means that its mapping is that of the current address space.
     """
 
     lane: int
@@ -262,8 +263,8 @@ class UnsettledLane:
 
 
 class UnsettledSamples:
-    """Samples whose address space the next reading of the maps decides; `ambiguous` is called for a sample that fits
-    both states equally.
+    """The samples of one process that were taken near a change of the mappings. The next reading of /proc/PID/maps
+    decides their address spaces. `ambiguous` is called for a sample that fits both states equally.
     """
 
     def __init__(self, ambiguous: Callable[[], None]) -> None:

@@ -240,10 +240,10 @@ def _callers() -> frozenset[int]:
 
 
 class InterpreterReaders(Protocol):
-    """The readers of interpreters in the recorded processes, which a collector calls.
+    """The protocol by which a collector gets the readers of interpreters in the recorded processes.
 
     Attributes:
-        follow_tasks: See interpreters.base.InterpreterContext.
+        follow_tasks: True to show the asyncio tasks that await the running one.
     """
 
     follow_tasks: bool

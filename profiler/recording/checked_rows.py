@@ -88,8 +88,13 @@ class TableRows:
         return found
 
     def _checked(self, table: str, before: int, column: Column, cells: CellRow) -> CellRow:
-        """Check and decode the cells of one column of a recording's table, in the rows after the first `before`
-        ones.
+        """Check and decode some cells of one column of a recording's table.
+
+        Args:
+            table: Name of the table.
+            before: Number of the rows before these.
+            column: The column.
+            cells: Its cells in the next rows.
         """
         kinds = set(map(type, cells))
         allowed = _ALLOWED[column.kind]
@@ -144,7 +149,7 @@ def list_codes() -> Iterator[CellRow]:
 
 
 class Codes:
-    """The meaning of the numbers that stand for names in one recording file.
+    """The meaning of the numbers that stand for names (such as kinds of frames) in one recording file.
 
     Names that a newer pyprof added are unknown, and rows that use them are refused.
     """

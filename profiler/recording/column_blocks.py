@@ -453,8 +453,8 @@ class Blocks:
         return np.array([parents, node_frame], np.int64).T
 
     def _things(self, table: str, columns: int, deltas: int) -> list[I64]:
-        """Unpack one table of a recording file from its blocks. The first `deltas` columns hold differences from the
-        row before.
+        """Unpack all blocks of one table of a recording file into columns. The first `deltas` columns hold differences
+        from the row before.
         """
         parts: list[list[I64]] = []
         for nth, count, data in self._rows(table):

@@ -242,7 +242,7 @@ class _Reader:
 
 
 def _interrupted(profile: Profile) -> Profile:
-    """Return the summary of an interrupted recording, completed from its samples."""
+    """Return the summary for a recording that has none because it was interrupted, computed from its samples."""
     known = profile.summary
     summary = replace(
         known,

@@ -156,7 +156,7 @@ def _part(stored: dict[str, Any], prefix: str, usual: Value) -> Value:
 
 
 def _counted(table: str, number: Number) -> Number:
-    """Return a number of a recording's Summary, and check that it is within the limits.
+    """Check that a number of a recording's Summary is within the limits, and return it.
 
     Raises:
         FormatError: The number is too large, or NaN.

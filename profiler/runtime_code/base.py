@@ -29,7 +29,7 @@ None.
 
 @dataclass(frozen=True, slots=True)
 class CodeScan:
-    """One scan of a process for descriptions of JIT code.
+    """The circumstances of one scan of a process for descriptions of its JIT code, which every source gets.
 
     Attributes:
         space: The address space.
@@ -174,7 +174,7 @@ class RuntimeKind:
 
 
 class NoImage:
-    """The image() method of a CodeSource without object files."""
+    """A base class for a CodeSource without object files: its image() returns None."""
 
     def image(self, span: Span[Any], space: AddressSpace) -> Image | None:
         return None

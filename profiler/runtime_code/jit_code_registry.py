@@ -49,7 +49,7 @@ exact times.
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """A described piece of JIT code to which stacks refer."""
+    """A description of JIT code that got a number, because frames of stacks refer to it."""
 
     process: ProcessCode
     spans: Spans
@@ -176,7 +176,7 @@ class RuntimeCode:
         return found + ([(LIST, *listed)] if listed is not None else [])
 
     def _word(self, space: AddressSpace, arch: Arch, avma: int) -> int:
-        """Return the address-sized word at an address of a process's memory, 0 if it is not readable."""
+        """Read an address-sized word from a process's memory, 0 if it is not readable."""
         data = space.read(avma, arch.word)
         return int.from_bytes(data, "little" if arch.byteorder == "little" else "big") if len(data) == arch.word else 0
 
@@ -408,7 +408,7 @@ class RuntimeCode:
         return self._describe(process, spans, space, pc) if any(spans) else None
 
     def end_lookup_round(self) -> None:
-        """End a round of name lookups. The next round reads later descriptions of JIT code again."""
+        """Note that a round of name lookups has ended. The next round reads later descriptions of JIT code again."""
         self._late.clear()
 
     def _describe(self, process: ProcessCode, spans: Spans, space: AddressSpace, pc: int) -> Described:

@@ -83,7 +83,7 @@ class PerfMapCode(NoImage):
             self._leave(problem("code_file_too_large"))
 
     def _leave(self, why: Problem) -> None:
-        """Report a problem with the perf map, and stop reading the file."""
+        """Stop reading the perf map, and report a problem with it."""
         self._diagnostics.count("perf_map_too_large")
         report_problem(self._diagnostics, self.label, why)
         self.close()
@@ -109,7 +109,7 @@ same.
 
 @dataclass(eq=False)
 class JitCode:
-    """A piece of code that a jitdump describes.
+    """A piece of code that a jitdump describes, with what was done with it since.
 
     Attributes:
         loaded: The code's record.

@@ -41,7 +41,7 @@ FindSymbols = Callable[[AddressSpace, Arch], Sequence[tuple[bytes, int]]]
 
 
 class ProcessCode:
-    """The descriptions of JIT code of one program image of a process.
+    """All descriptions of the JIT code of one process, from exec to exec or exit, with the sources that they come from.
 
     Attributes:
         arch: Architecture of the process.
@@ -140,7 +140,8 @@ class ProcessCode:
         self.ended_ns = time.monotonic_ns()
 
     def mark(self, time_ns: int) -> tuple[int, int, int]:
-        """Return a value that differs whenever another description of JIT code may hold at a time.
+        """Return a value for a time that changes whenever another description of JIT code may hold at that time.
+        Callers use it as the key of a cache.
 
         Managed runtimes report new descriptions of code by `version`. Other sources may describe code later that they
         did not describe before, so that the number of their descriptions grows.
@@ -168,7 +169,7 @@ class ProcessCode:
         return tuple(source.spans.find(pc, time_ns) for source in self.sources)
 
     def spans_with(self, runtime: ManagedRuntime, span: Span[Any]) -> Spans:
-        """Return the description of a frame that only a managed runtime describes, in the form for all sources."""
+        """Return the description that a managed runtime alone has for a frame, as Spans: None for all other sources."""
         return tuple(span if source is runtime else None for source in self.sources)
 
     def is_read(self, spans: Spans) -> bool:

@@ -129,7 +129,8 @@ class GdbCode:
         return self._take(scan, avma, found)
 
     def _replaced(self, scan: CodeScan, avma: int) -> bool:
-        """Return True if the entry that was registered last with the GDB JIT interface now has another object file.
+        """Return True if the entry that was registered last with the GDB JIT interface now has another object file than
+        at the last scan.
 
         Freed memory is soon reused for the next object file, and then the descriptor is unchanged.
         """
@@ -214,8 +215,8 @@ class GdbCode:
         return True
 
     def _held(self) -> int:
-        """Return the number of bytes of registered object files that are kept, with those that samples of the past may
-        need.
+        """Return how many bytes of registered object files are in memory, including those that only samples of the past
+        may need.
         """
         return sum(value.size for value in {span.value for span in (*self.spans, *self.spans.past)})
 
@@ -434,7 +435,7 @@ class LibunwindCode(NoImage):
         return value
 
     def _held(self) -> int:
-        """Return the number of bytes of libunwind's tables that are kept, with those that samples of the past may
+        """Return how many bytes of libunwind's tables are in memory, including those that only samples of the past may
         need.
         """
         return sum(value.size for value in {span.value for span in (*self.spans, *self.spans.past)})

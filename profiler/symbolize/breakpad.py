@@ -99,7 +99,9 @@ class SymbolFileNames:
 
 
 def _own_file(body: _Body) -> int | None:
-    """Return the number of the FILE record of a Breakpad function: that of its first line outside of inlined code."""
+    """Return in which source file a Breakpad function is: the number of the FILE record of its first line outside of
+    inlined code.
+    """
     inlined = [span for inline in body.inlines for span in inline.ranges]
     for line in body.lines[:MAX_OWN]:
         if not any(start <= line.address < end for start, end in inlined):

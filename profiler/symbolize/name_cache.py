@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 
 class SettledFrame(NamedTuple):
-    """A finished frame, whose name no later lookup changes. Its module index is valid for the profile for which it was
-    made.
+    """A named frame that no later lookup can improve, so that it is used again in later windows. Its module index is
+    valid for the profile for which it was made.
     """
 
     frame: Frame
@@ -55,14 +55,16 @@ class SettledFrame(NamedTuple):
 
 
 class SettledFrameCache:
-    """The finished frames of one recording that the current or the previous window used."""
+    """A cache of the frames of one recording whose names are final. It keeps those that the current or the previous
+    window used.
+    """
 
     def __init__(self) -> None:
         self._now: dict[FrameKey, SettledFrame] = {}
         self._before: dict[FrameKey, SettledFrame] = {}
 
     def settled_among(self, keys: Sequence[FrameKey]) -> dict[FrameKey, SettledFrame]:
-        """Return the finished frames that the cache has for some frame keys."""
+        """Return those of some frames whose names are final, with their names, by frame key."""
         if before := self._before:
             self._now.update((key, before[key]) for key in keys if key in before)
         now = self._now
@@ -72,7 +74,7 @@ class SettledFrameCache:
         self._now[key] = SettledFrame(frame, module, build_id)
 
     def begin_window(self) -> None:
-        """Begin another window, and drop finished frames that the last two windows did not use."""
+        """Start the next window: drop the frames that the last two windows did not use."""
         self._before, self._now = self._now, {}
 
 
@@ -235,7 +237,8 @@ class FileNames:
 
     @property
     def kept(self) -> int:
-        """A measure of the memory that the names of an object file use.
+        """A number that grows with the memory that the names of an object file use. The cache of names measures it
+        again when the number has grown.
 
         It counts units whose lines were read, and results and demangled names in groups of 16, because these are small.
         """

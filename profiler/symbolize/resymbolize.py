@@ -39,7 +39,7 @@ _DEBUG = "usr/lib/debug"
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The places where files with symbols are searched: given ones, this machine, debuginfod's cache.
+    """The places where add_names() looks for files with symbols: given ones, this machine, debuginfod's cache.
 
     Attributes:
         symbols: Object files, debug files, and directories of them.

@@ -98,7 +98,7 @@ class Resolved:
 
 @dataclass(slots=True)
 class _Found:
-    """A frame during the lookup of its name.
+    """The state of one frame while its name is looked up.
 
     Attributes:
         key: The frame's key.
@@ -244,8 +244,8 @@ class Symbolizer:
         return shown
 
     def _name_as_seen(self, by_image: Mapping[Image, Sequence[_Found]]) -> dict[str, str]:
-        """Name frames only with names that were read from their files before, and return the text to show for each
-        symbol name.
+        """Name frames without reading any file, by names that were read before. Return the text to show for each symbol
+        name.
         """
         shown: dict[str, str] = {}
         for image, inside in by_image.items():
@@ -293,7 +293,7 @@ class Symbolizer:
         return _Found(key, lookup, module, image)
 
     def _name_code(self, item: _Found, code: CodeName) -> None:
-        """Use the name of a JIT code description for a frame if the object file in memory has none."""
+        """Name a frame by the description of its JIT code, if the object file in memory has no name for it."""
         if not item.system_name:
             item.system_name = code.name
             item.function = code.start
@@ -319,8 +319,8 @@ class Symbolizer:
                 file.found[image.svma(item.lookup)] = Named(item.system_name, item.function, tuple(item.source))
 
     def _fill_in(self, file: FileNames, image: Image, inside: Sequence[_Found]) -> list[_Found]:
-        """Set the names of frames from earlier lookups, else from the symbol table. Return the frames without an
-        earlier lookup.
+        """Set the names of frames of one file: from earlier lookups, else from the symbol table. Return the frames
+        without an earlier lookup.
         """
         fresh: list[_Found] = []
         for item in inside:

@@ -116,7 +116,7 @@ class Agent:
         return dump_json({**self._health.state(), "pid": os.getpid(), "budget": self._budget.status()})
 
     def _begin(self) -> None:
-        """Start to record, according to the current configuration."""
+        """Start the recordings of the agent by its current configuration."""
         config = self._config
         self._table = ProcessTable(config.rules, os.getpid())
         self._table.one_in = self._budget.effort.processes
@@ -232,7 +232,7 @@ class Agent:
             self._draw_processes()
 
     def _draw_processes(self) -> None:
-        """Choose at random other processes to record, when the budget leaves processes out. Recordings start again for
+        """Choose at random which processes are recorded, if the budget leaves some out. Recordings start again for
         that.
         """
         self._draw_at = time.monotonic() + _DRAW_S
@@ -280,7 +280,7 @@ class Agent:
         self._notifier.send("READY=1")
 
     def _record_by(self, config: AgentConfig) -> None:
-        """End all recordings of the agent, and start those that a new configuration names."""
+        """End all recordings of the agent, and start those that another configuration asks for."""
         self._close()
         self._config = config
         self._budget.begin(_budget(config.values))
@@ -335,7 +335,7 @@ class Agent:
                 )
 
     def _report_spool(self) -> None:
-        """Begin or end the conditions of the spool, and report segments that sinks have lost."""
+        """Begin or end the health conditions that concern the spool, and log how many segments sinks have lost."""
         failure = self.spool.failure
         if failure is not None:
             self._report_disk(failure.strerror or type(failure).__name__, failure.errno in NO_ROOM)

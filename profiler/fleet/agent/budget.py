@@ -25,7 +25,8 @@ _EVENTS = {BudgetVerdict.LESS: "does less", BudgetVerdict.MORE: "does more"}
 
 
 class BudgetControl:
-    """Enforces the budget of an agent.
+    """The enforcement of an agent's budget of processor time and memory: it measures the agent's cost, and sets how
+    many sampling times and processes are used.
 
     Attributes:
         stride: Stride of the sampling times of all recordings.
@@ -44,7 +45,7 @@ class BudgetControl:
         self.begin(budget)
 
     def begin(self, budget: CostBudget) -> None:
-        """Enforce another budget on recordings that start now, with the maximum effort at first."""
+        """Start to enforce a budget on recordings that start now. They begin with all sampling times and processes."""
         now = time.monotonic()
         self._governor = Governor(budget, now, spent())
         self._look_at = now
@@ -75,11 +76,11 @@ class BudgetControl:
         return self._governor.effort
 
     def exclude_cost(self, settling: float = SETTLING) -> None:
-        """Exclude the agent's cost up to now from the check of its budget: a user has requested the work, or files are
+        """Leave the agent's cost up to now out of the check of its budget: a user has requested the work, or files were
         read for the first time.
 
         Args:
-            settling: See Governor.exclude_cost().
+            settling: Further time without a check, relative to CostBudget.every_s.
         """
         self._governor.exclude_cost(time.monotonic(), settling)
 
@@ -133,7 +134,9 @@ class BudgetControl:
         return governor.needed_cpu if governor.cpu > governor.budget.cpu else None
 
     def _needed(self) -> dict[str, object]:
-        """Return fields for a log line that say which budget of processor time or memory the host needs."""
+        """Return the fields of a log line that name the budget which would be enough for this host: of processor time
+        or of memory.
+        """
         governor = self._governor
         found: dict[str, object] = {}
         if self.needed_cpu is not None:
@@ -155,7 +158,9 @@ class BudgetControl:
         }
 
     def status(self) -> dict[str, object]:
-        """Return state(), and whether the cost was measured, exceeds the budget, and is not checked for some time."""
+        """Return the cost, the budget and the effort as state() does, and whether the cost was measured, exceeds the
+        budget, or is not checked for some time.
+        """
         governor = self._governor
         return {
             **self.state(),
@@ -165,7 +170,9 @@ class BudgetControl:
         }
 
     def noted(self, profile: Profile) -> Profile:
-        """Return the profile of a window with notes about the sampling times and processes that the budget left out."""
+        """Return the profile of a window with notes that say how many sampling times and processes were left out to
+        keep the budget.
+        """
         notes = self.notes()
         return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, *notes)))
 

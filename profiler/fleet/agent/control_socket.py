@@ -142,7 +142,7 @@ class ControlResponse:
 
 
 def answers(line: Callable[[int], bytes], read: Callable[[int], bytes]) -> Iterator[ControlResponse]:
-    """Yield the lines of the agent's response up to the line that ends it.
+    """Read the lines of the agent's response, and yield each, up to the line that ends it.
 
     Args:
         line: Reads a line of at most that many bytes, including its end.
@@ -198,8 +198,8 @@ _ROOT = 0
 
 
 class ControlClient:
-    """A client that is connected to the agent's control socket. All methods raise OSError if it has disconnected or
-    does not read.
+    """The server's side of a connection to one client of the agent's control socket. All methods raise OSError if the
+    client has disconnected or does not read.
     """
 
     def __init__(self, connection: socket.socket, peer: Peer) -> None:
@@ -353,7 +353,8 @@ class ControlSocket:
                 connection.close()
 
     def _taken_in(self, connection: socket.socket) -> bool:
-        """Serve a client of the control socket in a separate thread. Return False if too many clients are served.
+        """Begin to serve a new client of the control socket in a separate thread. Return False if too many clients are
+        served.
 
         If many are served, the client that has been silent for longest is disconnected.
         """

@@ -28,7 +28,7 @@ class FactGone(Exception):
 
 
 class EndedFacts:
-    """Facts about an ended process for the agent's rules."""
+    """A function from the name of a fact to its value for an ended process, as rules ask for it (see Facts)."""
 
     def __init__(self, end: ProcessEnd) -> None:
         self._end = end
@@ -51,10 +51,11 @@ class EndedFacts:
 
 
 class EndedProcesses:
-    """The processes that have ended since the last look. attribute_ends() may be called from any thread.
+    """The attribution of processor time to recordings for processes that ended between two searches of /proc.
+    attribute_ends() may be called from any thread.
 
     Attributes:
-        unattributed_ns: Processor time of processes that no look had found and whose rule needs what is gone.
+        unattributed_ns: Processor time of processes that no search had found and whose rule needs what is gone.
     """
 
     def __init__(self) -> None:
@@ -81,7 +82,7 @@ class EndedProcesses:
         return self._ends.lost if self._ends is not None else 0
 
     def begin(self, table: ProcessTable, groups: Sequence[SampledGroup]) -> None:
-        """Attribute ended processes by the rules of a table, to these recordings."""
+        """Start to attribute ended processes to these recordings, by the rules of a table."""
         with self._lock:
             self._table, self._groups = table, groups
             self._found, self._seen = None, {}

@@ -260,7 +260,7 @@ class Governor:
         return self._stride < len(STRIDES) - 1 and may_help and not self._is_mostly_fixed(cpu)
 
     def _has_helped(self, cpu: float) -> bool:
-        """Return True if the last reduction of the effort has lowered the cost."""
+        """Return True if the agent's cost is lower now than before the last reduction of its effort."""
         return cpu <= _HELPED * self._cpu_before
 
     def _fewer_times(self) -> BudgetVerdict:
@@ -278,7 +278,9 @@ class Governor:
         return BudgetVerdict.LESS
 
     def _is_useless(self) -> bool:
-        """Return True if a further reduction of the effort would not help and must not be tried yet."""
+        """Return True if another reduction of the agent's effort would not lower its cost, and must not be tried
+        yet.
+        """
         if not self._cpu_before or self._has_helped(self.cpu):
             return self._was_fixed
         self._useless += 1

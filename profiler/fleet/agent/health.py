@@ -30,7 +30,7 @@ _FIELDS = slice(11, 15)
 
 
 class OwnCpu:
-    """Processor time of the agent; percent() returns the share of one processor since its last call."""
+    """A meter of the agent's processor time. percent() returns its share of one processor since the last call."""
 
     def __init__(self) -> None:
         self._at, self._spent_s = time.monotonic(), spent()
@@ -105,7 +105,7 @@ _ROWS = {reason.name: reason for reason in CONDITIONS}
 
 
 class _Condition:
-    """One condition that keeps the agent from its work, now or earlier, and the state of its log lines."""
+    """A reason why the agent cannot do its work, since when it has held, and when the log last named it."""
 
     def __init__(self) -> None:
         self.fields: dict[str, object] = {}
@@ -120,7 +120,7 @@ class _Condition:
         return now < self.until
 
     def renew(self, fields: dict[str, object], now: float, until: float) -> None:
-        """Note that the condition of the agent holds, or that its event has happened again."""
+        """Note that the reason still holds until a time, or that its event has happened again."""
         is_new = not self.holds(now)
         if is_new:
             self.began = now
@@ -168,7 +168,9 @@ def _have_changed(before: Mapping[str, float], after: Mapping[str, float]) -> bo
 
 
 class Conditions:
-    """All conditions of the agent. Its methods may be called from any thread."""
+    """The reasons why the agent cannot do its work, or did not do it lately, with their log lines. Its methods may be
+    called from any thread.
+    """
 
     def __init__(self, say: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
         """Create an empty set of the agent's conditions; say writes a line of the log."""
@@ -251,7 +253,9 @@ _WAITING = frozenset(LATER.values())
 
 
 class Health:
-    """The agent's health. beat() is for the agent's main loop, the other methods for any thread."""
+    """The agent's health for /healthz and /readyz, from its conditions, its counters, and the time since its main loop
+    ran. beat() is for the main loop, the other methods for any thread.
+    """
 
     def __init__(
         self,

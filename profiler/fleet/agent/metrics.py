@@ -108,8 +108,8 @@ _MIN_JUDGED_NS = 1_000_000_000
 
 
 def accuracy_of(profile: Profile) -> dict[str, float]:
-    """Return how accurately the shares of functions in a labelled window are known; empty if its values are not
-    sampled.
+    """Return how accurately a window knows the shares of functions, by the names of ACCURACY. Empty if the window's
+    values are measured and not sampled.
     """
     if (basis := profile_basis(profile)) is None:
         return {}
@@ -161,7 +161,9 @@ class Metrics:
             self._counts[name, label] = self._counts.get((name, label), 0) + number
 
     def took(self, mode: str, profile: Profile, kept: bool) -> Mapping[str, float]:
-        """Count a window that the agent has recorded, and return the accuracy of its shares (accuracy_of())."""
+        """Add a window that the agent has recorded to the metrics, and return the accuracy of its shares
+        (accuracy_of()).
+        """
         self.last_window_s, self.last_window_at = time.time(), time.monotonic()
         summary = profile.summary
         self.count("windows" if kept else "windows_not_written", mode)

@@ -95,7 +95,8 @@ the start of the window.
 
 @dataclass(slots=True)
 class _Clock:
-    """The ordered clock readings of one process in the current window, with one from before it if there is one.
+    """The readings of one process's processor clock in the current window, in their order, with one from before it if
+    there is one.
 
     Attributes:
         began_ns: Start of the process by the monotonic clock; always the same, so that times can be added by it.
@@ -104,7 +105,7 @@ class _Clock:
         waited_ns: Time of children that it had waited for at the last window's end, or when it was found.
         unseen_ns: Part of the waited time that no reading of a child explains and no window has got. Negative if the
             parent has not waited for a child that has ended.
-        kin: See ProcessTime.
+        kin: Labels as one text, of a process that lived too short to be seen, otherwise "".
     """
 
     name: str
@@ -409,7 +410,8 @@ def _scaled(values: npt.NDArray[np.int64], total: int) -> npt.NDArray[np.int64]:
 
 
 def _merge_kin(missing: Sequence[tuple[ProcessTime, int]]) -> list[tuple[ProcessTime, int]]:
-    """Merge the unsampled time of processes that lived too short to be seen: one entry for each name and labels.
+    """Merge the unsampled time of processes that lived too short to be seen into one entry for each name and set of
+    labels.
 
     The entry names the last of them, whose labels the agent remembers longest.
     """

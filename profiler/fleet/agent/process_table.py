@@ -151,7 +151,8 @@ class ProcessLabels(NamedTuple):
 
 
 class ProcessTable:
-    """The processes of the machine, and which of them the agent records.
+    """The processes of the machine as the last search of /proc found them, with what the agent's rules decide about
+    each.
 
     Attributes:
         by_pid: Processes at the last successful search.
@@ -236,7 +237,7 @@ class ProcessTable:
         self._gone.setdefault(pid, []).append((seen.at, seen))
 
     def chosen(self, sampling: SamplingChoice) -> frozenset[tuple[int, int]]:
-        """Return (pid, start) of the processes that a collector must sample, by the last search."""
+        """Return (pid, start) of the processes that a collector must sample now, according to the last search."""
         return frozenset((pid, seen.start) for pid, seen in self.recorded(sampling).items())
 
     def of_service(self, service: str) -> dict[int, ObservedProcess]:
@@ -284,7 +285,14 @@ class ProcessTable:
     def _read_process(
         self, pid: int, entry: int, now: float, uptime: float, known: ObservedProcess | None
     ) -> ObservedProcess | None:
-        """Read the state of a process, of which the last search knew something or nothing; None if it is gone.
+        """Read the state of a process from /proc, None if it is gone.
+
+        Args:
+            pid: The process.
+            entry: Number of its entry in /proc.
+            now: Monotonic time in seconds.
+            uptime: Time since boot in seconds.
+            known: State at the last search, None if it is new.
 
         Raises:
             OSError: The state of the process is not known.

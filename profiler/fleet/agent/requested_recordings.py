@@ -36,7 +36,9 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class RecordedNow:
-    """The configuration and the recordings of the agent at one moment. A reload of the configuration replaces it."""
+    """The configuration and the recordings of the agent, as a request for a recording sees them. A reload of the
+    configuration replaces it.
+    """
 
     values: Values
     table: ProcessTable
@@ -44,7 +46,7 @@ class RecordedNow:
 
 
 class OnDemand:
-    """The recordings that clients request from a running agent.
+    """The handler of clients' requests for recordings of a service at another rate.
 
     Attributes:
         under_way: Number of requests that are being served.

@@ -50,8 +50,8 @@ _READ_BEFORE_S = 0.02
 
 
 class SampledGroup:
-    """One collector of the agent with its recording and windows. tend(), close() and finish() are for one thread, the
-    agent's.
+    """One recording of the agent, which it repeats: it samples all processes that the rules sample in the same way, and
+    divides the time into windows. tend(), close() and finish() are for one thread, the agent's.
 
     Attributes:
         left: True if a recording did not end when it had to, because a memory page of a target blocks it.
@@ -172,7 +172,9 @@ class SampledGroup:
         self._windows(recording)
 
     def _begin_clocks(self) -> None:
-        """Begin the sums of a recording where those in the spool end, so that a killed worker loses none of them."""
+        """Start the sums of processor time for a new recording at the end of the last ones in the spool, so that a
+        killed worker loses none.
+        """
         if self._clocks is None:
             return
         self._times.clear()
@@ -235,7 +237,9 @@ class SampledGroup:
             self._unstored = []
 
     def _note_failure(self, recording: Recording) -> None:
-        """Note where the sums in the spool end if a recording failed before its first checkpoint."""
+        """Remember up to which time the spool has sums of processor time, if a recording failed before its first
+        checkpoint.
+        """
         if not self._stored_ns:
             self._stored_ns = self._counted_ns = recording.span_ns[0]
 
@@ -281,7 +285,8 @@ class SampledGroup:
             self._window_ns = self._counted_ns = until_ns
 
     def _exact(self, recording: Recording, profile: Profile) -> Profile:
-        """Scale the samples of a window to the oldest processor times that have not been used yet.
+        """Scale the samples of a window so that each process has the processor time that the kernel's clocks measured
+        in it.
 
         The first window after a failure also has the time since the last sums in the spool.
         """

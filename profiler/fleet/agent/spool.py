@@ -60,12 +60,13 @@ class StoredSegment:
 
 @dataclass(slots=True)
 class Place:
-    """The queue of a sink in the spool.
+    """The segments in one place of the spool: in the spool itself, or in the queue of a sink that has not accepted
+    them.
 
     Attributes:
         names: Names of the segments.
         bytes: Total size of the segments.
-        heap: The segments by age, with some that are gone.
+        heap: The segments of a queue by age, with some that are gone.
     """
 
     names: dict[SegmentName, None] = field(default_factory=dict)
@@ -113,7 +114,9 @@ class Inventory:
         return iter(self._kept)
 
     def places(self, name: SegmentName) -> set[str]:
-        """Return the places of a segment in the spool ("" or queues), none if it is not known."""
+        """Return the places in which the spool has a segment: "" for the spool itself, else queues of sinks. Empty if
+        it is not known.
+        """
         return set(self._kept[name].places) if name in self._kept else set()
 
     def left(self, name: SegmentName, place: str) -> None:
@@ -392,7 +395,7 @@ class Spool:
             self._disk.close(fd)
 
     def _take_back(self, name: SegmentName, part: str) -> None:
-        """Remove the files of a failed attempt to store a segment, because the segment will be written again."""
+        """Remove what a failed attempt to store a segment has left, because the segment will be written again."""
         for path in (part, *(self._path(place, name.path) for place in self._queues)):
             with suppress(OSError):
                 self._disk.unlink(path)

@@ -81,8 +81,8 @@ def _of_days(root: str, days: tuple[str, str] | None) -> Iterator[SegmentName]:
 
 @dataclass(slots=True)
 class _SegmentHeaders:
-    """The properties of all segments of a query together; `others` are the value types of segments that were left
-    out.
+    """The common properties of all segments of a query, such as the times of their windows. `others` are the value
+    types of segments that were left out.
     """
 
     kinds: tuple[ValueType, ...] = ()

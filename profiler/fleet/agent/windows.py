@@ -205,10 +205,10 @@ _MAX_BYTES = 1 << 30
 
 
 class WindowPart(NamedTuple):
-    """The data that an unfinished window got since the previous part.
+    """The contents of one checkpoint of an unfinished window: what was recorded since the previous one.
 
     Attributes:
-        data: See Recording.packed_part().
+        data: The samples as Recording.packed_part() returned them.
         times: On-CPU time of each process by the kernel's clocks, None if they are not read.
     """
 
@@ -241,11 +241,12 @@ def packed(part: WindowPart, notes: Sequence[Note], labels: Iterable[ProcessLabe
 
 @dataclass(frozen=True, slots=True)
 class _SavedPart:
-    """The contents of a checkpoint file.
+    """The decoded contents of a checkpoint file of an unfinished window.
 
     Attributes:
         verdicts: Start times and labels of processes, by pid.
-        times: See WindowPart; None also of a file by an older version.
+        times: On-CPU time of each process by the kernel's clocks; None if they were not read, and of a file by an older
+            version.
     """
 
     profile: Profile

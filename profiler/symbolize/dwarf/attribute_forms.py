@@ -144,7 +144,9 @@ class Abbrev(NamedTuple):
 
 
 class FormSizes(NamedTuple):
-    """The properties of a DWARF unit that determine the sizes of its forms."""
+    """The sizes of addresses and offsets in one DWARF unit, and its version. They determine the sizes of its attribute
+    forms.
+    """
 
     version: int
     offset_size: int
@@ -164,7 +166,7 @@ class FormSizes(NamedTuple):
 
 
 class Abbrevs:
-    """A DWARF abbreviation table that is read up to the requested code."""
+    """One DWARF abbreviation table. Its declarations are decoded up to the requested code, not all at once."""
 
     def __init__(self, data: Data, at: int, shape: FormSizes) -> None:
         self._data = data

@@ -200,7 +200,7 @@ class Unit:
         return abbrev, attributes, after
 
     def constant(self, attributes: dict[int, f.Attribute], name: int) -> int:
-        """Return a DWARF attribute's raw value, 0 if it is absent."""
+        """Return the raw value of an attribute by its DW_AT number, 0 if the DWARF entry does not have it."""
         return attributes[name][1] if name in attributes else 0
 
     def string(self, attribute: f.Attribute | None) -> bytes:

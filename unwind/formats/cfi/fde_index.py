@@ -183,8 +183,8 @@ def _kinds(
 
 
 def _plain_columns(entries: CfiEntries, plain: list[int], odd: list[int], oddities: Counter[str]) -> Columns:
-    """Return the index columns of FDEs whose addresses have a fixed size. The offsets of all others are appended to
-    `odd`.
+    """Read FDEs whose addresses have a fixed size into the columns of an index. The offsets of all others are appended
+    to `odd`.
     """
     section = entries.section
     order = "<" if section.byteorder == "little" else ">"

@@ -71,7 +71,8 @@ Registers = tuple[RegRule, tuple[tuple[int, RegRule], ...]]
 
 
 class State:
-    """The content of one CFI row, as a state of the interpreter. It is immutable except for its caches.
+    """A state of the interpreter of call frame instructions: the content of one row. It is immutable except for its
+    caches.
 
     Attributes:
         cfa_reg: Column of the CFA's register, -1 if there is none yet.
@@ -287,7 +288,7 @@ class StateMachine:
         return RegRule(kind, expr=expression) if deref else RegRule(RegKind.AT_REG, off, reg)
 
     def _based(self, expression: bytes) -> tuple[int, int, bool] | None:
-        """Return (column, n, deref) of the DWARF expressions "breg n" and "breg n; deref", or None for any other."""
+        """Parse a DWARF expression that is "breg n" or "breg n; deref" to (column, n, deref). None for any other."""
         try:
             register, at = expression[0] - BREG0, 1
             if expression[0] == BREGX:
@@ -344,7 +345,9 @@ _BARE = frozenset({AARCH64_NEGATE_RA_STATE, AARCH64_NEGATE_RA_STATE_WITH_PC})
 
 
 class CfiProgram:
-    """The decoded call frame instructions of all FDEs whose CIEs have the same program key."""
+    """A decoder of the call frame instructions of FDEs whose CIEs have the same program key. Equal instructions are
+    decoded once.
+    """
 
     def __init__(self, entries: CfiEntries, cie: Cie, machine: StateMachine) -> None:
         """Run the call frame instructions of a CIE.
@@ -392,7 +395,7 @@ class CfiProgram:
 
 
 class _Run:
-    """One run of call frame instructions for one function."""
+    """One execution of the call frame instructions of a function, which collects its rows."""
 
     def __init__(self, program: CfiProgram, cie: Cie, start: int, code_offset: int, entry: int) -> None:
         self._program = program
@@ -556,7 +559,7 @@ class _Run:
 
 
 class CfiPrograms:
-    """The decoded CFI programs of one section by program key.
+    """The decoders of call frame instructions (CfiProgram) of one section, by program key.
 
     Attributes:
         rules: All rules so far, interned.

@@ -181,7 +181,8 @@ class EhFrame:
         return self._table.find(svma)
 
     def _find_in(self, search: SearchTable, svma: int) -> Fde | None:
-        """Return the smallest FDE that covers a file address, by the search table of .eh_frame_hdr.
+        """Return the smallest FDE that covers a file address, found by the search table of .eh_frame_hdr. None if there
+        is none.
 
         Raises:
             FormatError: The table does not agree with the FDEs.

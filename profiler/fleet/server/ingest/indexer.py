@@ -44,7 +44,9 @@ class Retention:
 
 
 class _PendingSegments:
-    """Received segments whose files are about to be written. Several threads use this set."""
+    """The received segments whose files are about to be written. The search for files that the database lacks must skip
+    them. Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._times: Counter[tuple[str, str]] = Counter()
@@ -219,7 +221,7 @@ class Indexer:
             self._next_block = time.monotonic() + min(max(len(block) / _FEW, _PAUSE_S), _MAX_PAUSE_S)
 
     def _has_rows(self, rows: SegmentRows) -> bool:
-        """Return True if the database had the rows of a segment before its file came."""
+        """Return True if the database had the rows of a segment before its file was received again."""
         key = rows.tenant, rows.name.path
         if self._without_file is None or key not in self._without_file:
             return False
@@ -300,7 +302,7 @@ class Indexer:
         return dropped
 
     def seal(self, now: float) -> None:
-        """Take the next step to replace the raw rows of the oldest day that is due by rollups (Hours.seal).
+        """Take the next step by which rollups replace the raw rows of the oldest day that is due (HourlyRollups.seal).
 
         Raises:
             StoreError: The database failed.

@@ -304,7 +304,7 @@ class IngestApp:
     def _readings(
         self, tenant: str, name: SegmentName, data: bytes
     ) -> tuple[Callable[[WorkLimit], list[ReadSegment]], Callable[[], list[ReadSegment]]]:
-        """Return functions that read a segment in this process and in another one.
+        """Make two functions that read a received segment: one in this process, and one in another process.
 
         The other process returns its frames if this one gave up because of unknown frames.
         """
@@ -384,7 +384,7 @@ class IngestApp:
         return new
 
     def _named(self, path: bytes) -> SegmentName:
-        """Return the name of the segment that the path of a request states.
+        """Parse the name of a segment from the path of a request.
 
         Raises:
             Refused: The name is wrong.
@@ -414,7 +414,9 @@ class IngestApp:
 
 
 def _check_content(rows: SegmentRows) -> None:
-    """Raise Refused if a segment states another service or another day than its name: it may be there already."""
+    """Refuse a segment (raise Refused) that states another service or another day than its name: it may be stored
+    already under its right name.
+    """
     name = rows.name
     if rows.end_ns and abs(rows.end_ns - name.end_ns) > _MAX_END_DIFFERENCE_NS:
         stated, named = (

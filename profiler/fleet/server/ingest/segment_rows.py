@@ -321,8 +321,8 @@ class _WholeStacks(Builder):
 
 
 class _ShownFrames(dict[int, ShownFrame]):
-    """A cache of a file's frames as the database shows them, by their numbers, filled on access. Too many characters
-    raise FormatError.
+    """A mapping from the number of a frame in a file to the frame as the database has it, filled on access. It raises
+    FormatError for too many characters.
     """
 
     def __init__(self, parts: Parts, digests: Mapping[int, bytes], known: FrameCache) -> None:

@@ -32,7 +32,7 @@ _MAX_BYTES = 1 << 26
 
 
 class ShownFrame(NamedTuple):
-    """A frame as the server's stacks contain it.
+    """A frame in the form in which the server's stacks contain it.
 
     Attributes:
         number: Number of its text.
@@ -136,7 +136,9 @@ class FrameCache:
 
 
 def lendable(met: Mapping[Hashable, ReadFrame]) -> dict[Hashable, ReadFrame]:
-    """Return the frames of a segment that the frame cache of another process may copy."""
+    """Return those frames of a segment that another process may copy into its cache, by what the segment states about
+    them.
+    """
     return dict(islice(((key, made) for key, made in met.items() if made.memory <= _MAX_LENT), _MAX_ADOPTED))
 
 
@@ -164,7 +166,7 @@ _Kind = TypeVar("_Kind", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class StackFacts:
-    """The properties of a stack that the database stores besides its frames.
+    """The properties of a stack that the database stores in addition to its frames.
 
     Attributes:
         leaf: Path and build ID of the file in which it was sampled, None for none.
@@ -182,14 +184,15 @@ class StackFacts:
 
 
 class StoredStackCache:
-    """The stacks of one tenant that the server has read. Columns may be longer than there are stacks.
+    """The stacks of one tenant that the server has read from segments, so that a stack with a known digest is not read
+    again. Columns may be longer than there are stacks.
 
     Attributes:
         by_digest: Bitwise complement of a stack's number, by digest. It is negative, unlike the nodes of a Builder.
         halves: (stacks, 2) uint64, hash of each stack.
         leaf: (stacks,) number of a build, -1 for none.
         cut: (stacks,) number of a build, -1 for none.
-        bare: (stacks,) see StackFacts.
+        bare: (stacks,) True if the function of the leaf has no name (see StackFacts).
         letters: (stacks,) number of characters of the frames' texts.
         builds: Paths and build IDs.
         known: Cache of the frames.
@@ -321,7 +324,7 @@ class StoredStackCache:
 
 
 class _TextsHere(dict[int, int]):
-    """Numbers of frame texts in this cache, by their numbers in another cache; filled on access."""
+    """A mapping from the number of a frame's text in another cache to its number in this one, filled on access."""
 
     def __init__(self, there: Sequence[str], here: FrameCache) -> None:
         super().__init__()

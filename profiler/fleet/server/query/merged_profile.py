@@ -19,7 +19,7 @@ Stack = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class StackCost:
-    """The cost of one stack in a part of a query's span.
+    """The cost of one stack in one part of the span of time that a query asks for.
 
     Attributes:
         thread: What its samples have in common.
@@ -38,7 +38,7 @@ class StackCost:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The number of stacks that were left out of a query's response, and their amount together."""
+    """The stacks that a query's response leaves out because there are too many: their number and their total amount."""
 
     count: int
     amount: int
@@ -58,7 +58,7 @@ def dearest(costs: list[StackCost], most: int) -> tuple[list[StackCost], Rest]:
 
 @dataclass(frozen=True, slots=True)
 class ProfileHead:
-    """The properties of a whole merged profile.
+    """The properties of a profile that was merged from windows, apart from its samples.
 
     Attributes:
         covered_ns: Time that windows cover.

@@ -43,7 +43,7 @@ _TOO_DEAR = {159, 241}
 
 @dataclass(frozen=True, slots=True)
 class _Detail:
-    """The level of detail of stack costs in a query.
+    """The level of detail at which a query sums the costs of stacks: for each label set, and for each part of the span.
 
     Attributes:
         labels: Labels of each series, empty to ignore labels.
@@ -344,7 +344,9 @@ class ClientQueries:
         return " AND ".join(found)
 
     def _listed(self, chosen: SampleQuery, more: str = "1") -> str:
-        """Return an SQL condition for rows of windows that are completely inserted; more is a condition on windows."""
+        """Return the SQL condition by which a query counts only rows of windows that are completely inserted. `more` is
+        a further condition on windows.
+        """
         where = self._where(chosen)
         return f"{where} AND batch {self._in()} (SELECT batch FROM {self._of('windows')} WHERE {where} AND {more})"
 

@@ -27,7 +27,7 @@ _MAX_SERIES = 200_000
 
 @dataclass(slots=True)
 class _Day:
-    """The stacks and series that the database has for one day.
+    """A note of which stacks and series of one day are in the database.
 
     Attributes:
         stacks: For each stack cache, a mask of its stacks.
@@ -39,7 +39,9 @@ class _Day:
 
 
 class StoredRowCache:
-    """The cache of the stacks and series that the database has for each day, for one thread."""
+    """A note of which stacks and series the database has for each day, so that each is inserted only once. It is for
+    one thread.
+    """
 
     def __init__(self) -> None:
         self._days: dict[str, _Day] = {}
@@ -98,7 +100,9 @@ _FIRST_BATCH = 1 << 63
 
 
 class Store:
-    """The server's database, for several threads, of which one inserts and drops; hours creates rollups."""
+    """The server's database. Several threads may query it, but only one inserts and drops rows. `hours` creates
+    rollups.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
