@@ -7,7 +7,7 @@ interrupted_syscalls  System calls that a stop interrupts: which ones return ear
                       counted
 libc                  System calls that Python lacks, by ctypes
 mapping_checks        Checks of single mappings of a process, and reads of memory that is still mapped as it was
-process_times         Processor time of one process, or of some of its threads, as the kernel accounts it
+process_times         Processor time of a process, of some of its threads, or of its unrecorded children
 procfs                Information about processes and stopped tasks in /proc
 sampled_arch          The architecture whose registers perf_events sample here, and that of its 32-bit code
 stopped_task          The registers of a stopped task, and the system calls that a ptrace stop does not change

@@ -10,6 +10,5 @@ session              One observed target: collector, images, unwinder and record
 shutdown_watchdog    Limits how long the sampler may take to end
 sink_delivery        Delivery of a recording's profiles to a Sink
 thread_dump          The current stacks of all threads of a process, or of a target behind a GDB stub
-unfollowed_children  Processor time of children that a recording does not follow
 worker/              The process boundary: the sampler on one side, the worker that parses files on the other
 """

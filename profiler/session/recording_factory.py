@@ -12,6 +12,7 @@ from pyprof.collectors import registry
 from pyprof.collectors.base import Collector
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import find_descendants
+from pyprof.collectors.linux.process_times import UnfollowedChildren
 from pyprof.collectors.targets.launch import LaunchedCommand
 from pyprof.collectors.targets.selection import Selection, select_processes
 from pyprof.diagnostics import Diagnostics
@@ -34,7 +35,6 @@ from pyprof.options import (
 from pyprof.records import replace
 from pyprof.session.pipeline.interpreter_readers import Runtimes, runs_python
 from pyprof.session.recording import Recorded, Recording
-from pyprof.session.unfollowed_children import UnfollowedChildren
 from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient
 from pyprof.session.worker.messages import NamingOptions
 from pyprof.session.worker.sampler_loop import Sampling

@@ -187,11 +187,11 @@ def test_stacks_of_shallow_threads_do_not_make_the_copies_of_others_short(monkey
         BpfSampler(KernelTargets(99), 64 << 10, list_online_cpus()), Diagnostics(), itertools.count(1).__next__, None
     )
     try:
-        for reach in (500, 30_000, 200_000):
+        for reach in (500, 30_000, 200_000, 2_000_000):
             source.learn(feedback([1], reach))
     finally:
         source.close()
-    assert limits == [128 << 10, 64 << 10, 120_000, 256 << 10]
+    assert limits == [128 << 10, 64 << 10, 120_000, 800_000, 1 << 20]
 
 
 @pytest.mark.parametrize("placed", [False, True])

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from pyprof.session.unfollowed_children import UnfollowedChildren
+from pyprof.collectors.linux.process_times import UnfollowedChildren
 
 pytestmark = pytest.mark.live
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorState, CollectorStats, Feedback
+from pyprof.collectors.linux.process_times import NOTHING, Spent
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.columns import distinct
 from pyprof.model.interpreter_frames import SampleState
@@ -37,7 +38,6 @@ from pyprof.session.pipeline.window_rows import (
     ThreadNumbers,
     no_lengths,
 )
-from pyprof.session.unfollowed_children import NOTHING, Spent
 
 CLIPPED = "waits_clipped"
 COMPLETED = "stack_completed"

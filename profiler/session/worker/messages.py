@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from pyprof.collectors.base import CollectorStats
+from pyprof.collectors.linux.process_times import Spent
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch
@@ -18,7 +19,6 @@ from pyprof.model.thread_identity import Labels
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.records import dataclass, field
 from pyprof.session.pipeline.interpreter_readers import InterpreterNews
-from pyprof.session.unfollowed_children import Spent
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
+from pyprof.collectors.linux.process_times import NOTHING, UnfollowedChildren
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
@@ -23,7 +24,6 @@ from pyprof.options import UnwindOptions
 from pyprof.records import replace
 from pyprof.session.own_resources import OwnCost, OwnHeap, RecentCost, own_cost
 from pyprof.session.pipeline.interpreter_readers import InterpreterNews, Runtimes
-from pyprof.session.unfollowed_children import NOTHING, UnfollowedChildren
 from pyprof.session.worker.deadline import EndUrgency
 from pyprof.session.worker.messages import (
     Batch,
