@@ -64,7 +64,7 @@ def test_processes_of_a_millisecond_are_sampled_by_events_by_default(tmp_path: P
             def has_work(found: Recording) -> bool:
                 return has_turned(found) and any("work" in stack for stack in found.stacks)
 
-            found = record(program.pid, folder, "--collector", "auto", "-s", seconds=1.5, by=OWNER, until=has_work)
+            found = record(program.pid, folder, "--collector", "auto", "-s", seconds=5, by=OWNER, until=has_work)
             program.communicate()
     assert has_turned(found)
     assert has_work(found)
