@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Callable
 from os import PathLike, fspath
 from typing import BinaryIO
 
 from pyprof.comparison.result import Amount, Comparison, both
+from pyprof.comparison.unsampled_parts import SampledSide
 from pyprof.errors import OutputError, UsageError
 from pyprof.exporters import output_file
 from pyprof.exporters.encoding import dump_json, encode_text
@@ -48,7 +50,8 @@ def write_json(comparison: Comparison, out: BinaryIO) -> None:
     """Write a comparison of two profiles as one JSON object.
 
     Amounts are numbers in the unit of the value, divided by `scale`. `doubt` says why nothing is marked as significant;
-    `load`: see Comparison. `detectable` is null if no change can be detected.
+    `load`: see Comparison. `detectable` is null if no change can be detected, `before` and `after` of a function are if
+    they are unknown. `samples`, `sampled` and `half_width` of each side: see SamplingBasis.
     """
     scale = comparison.scale
     document = {
@@ -60,6 +63,8 @@ def write_json(comparison: Comparison, out: BinaryIO) -> None:
         "load": comparison.load,
         "doubt": comparison.doubt,
         "whole": _amount(comparison.whole),
+        "unsampled": _amount(comparison.unsampled),
+        "sampling": [_sampling(side) for side in comparison.sides],
         "functions": [
             {"name": row.name, "module": row.module, "own": _amount(row.own), "total": _amount(row.total)}
             for row in comparison.functions
@@ -70,7 +75,7 @@ def write_json(comparison: Comparison, out: BinaryIO) -> None:
 
 def write_csv(comparison: Comparison, out: BinaryIO) -> None:
     """Write a comparison as comma-separated values: one row for each function, with the columns of
-    Comparison.to_columns().
+    Comparison.to_columns(). Unknown costs are empty.
 
     A name that a spreadsheet would take for a formula gets an apostrophe in front.
     """
@@ -86,17 +91,25 @@ def write_csv(comparison: Comparison, out: BinaryIO) -> None:
 def _cell(value: object) -> object:
     if isinstance(value, bool):
         return int(value)
+    if isinstance(value, float) and math.isnan(value):
+        return ""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
 def _amount(amount: Amount) -> dict[str, object]:
     detectable = amount.detectable if amount.detectable < float("inf") else None
     return {
-        "before": amount.before,
-        "after": amount.after,
+        "before": amount.known[0],
+        "after": amount.known[1],
         "significant": amount.significant,
         "detectable": detectable,
     }
+
+
+def _sampling(side: SampledSide) -> dict[str, float] | None:
+    if side.basis is None:
+        return None
+    return {"samples": side.basis.samples, "sampled": side.basis.sampled, "half_width": side.basis.half_width}
 
 
 def write_html(comparison: Comparison, out: BinaryIO) -> None:
@@ -129,7 +142,7 @@ def _changes(comparison: Comparison, functions: list[Function]) -> dict[str, obj
     rows = [known.get(function) for function in functions]
     document: dict[str, object] = {
         "titles": [comparison.before.title, comparison.after.title],
-        "words": f"{comparison.value_type.type} {comparison.scale.words}",
+        "words": f"{comparison.value_type.type} {comparison.scale.words}{_unsampled_words(comparison)}",
         "factors": [1 / comparison.scale.before, 1 / comparison.scale.after],
         "drift": comparison.drift,
         "doubt": comparison.doubt,
@@ -139,9 +152,19 @@ def _changes(comparison: Comparison, functions: list[Function]) -> dict[str, obj
         document[column] = {
             "before": [amount.before if amount else 0 for amount in amounts],
             "after": [amount.after if amount else 0 for amount in amounts],
+            "unknown": [int(amount.is_unknown) if amount else 0 for amount in amounts],
             "sure": [int(amount.significant) if amount else 0 for amount in amounts],
         }
     return document
+
+
+def _unsampled_words(comparison: Comparison) -> str:
+    parts = [
+        f"{100 * (1 - side.basis.sampled):.0f} % {name} (shares ± {100 * side.basis.half_width:.0f} %)"
+        for name, side in zip(("before", "after"), comparison.sides, strict=True)
+        if side.basis is not None and side.is_partial
+    ]
+    return f" · not sampled: {', '.join(parts)}" if parts else ""
 
 
 WRITERS: dict[str, Writer] = {"html": write_html, "json": write_json, "csv": write_csv}

@@ -7,11 +7,11 @@ const NOISE = "not significant";
 
 /**
  * What a function cost, in itself ("own") or with what it calls.
- * @type {(changes: Changes, frame: number, column: "own" | "total") => { before: number; after: number; sure: boolean }}
+ * @type {(changes: Changes, frame: number, column: "own" | "total") => { before: number; after: number; sure: boolean; unknown: boolean }}
  */
 function amountOf(changes, frame, column) {
-  const { before, after, sure } = changes[column];
-  return { before: before[frame], after: after[frame], sure: sure[frame] === 1 };
+  const { before, after, sure, unknown } = changes[column];
+  return { before: before[frame], after: after[frame], sure: sure[frame] === 1, unknown: unknown[frame] === 1 };
 }
 
 /**
@@ -22,12 +22,21 @@ function relativeChange({ before, after }) {
   return before ? after / before - 1 : after ? Infinity : 0;
 }
 
-/** @type {(amount: { before: number; after: number }) => string} */
+/** @type {(amount: { before: number; after: number; unknown: boolean }) => string} */
 function changeText(amount) {
+  if (amount.unknown) return "unknown";
   const part = relativeChange(amount);
   if (part === Infinity) return "new";
   if (part === -1) return "gone";
   return part >= 10 ? `× ${significant(part + 1)}` : `${part > 0 ? "+" : ""}${(100 * part).toFixed(1)} %`;
+}
+
+/**
+ * Both costs; "?" for one that no sample shows.
+ * @type {(amount: { before: number; after: number; unknown: boolean }, text: (value: number) => string) => string}
+ */
+function pairText({ before, after, unknown }, text) {
+  return [before, after].map((value) => (unknown && !value ? "?" : text(value))).join(" → ");
 }
 
 /**
@@ -77,7 +86,7 @@ function changeFacts(model, frame) {
   /** @type {(column: "own" | "total") => string} */
   const text = (column) => {
     const amount = amountOf(changes, frame, column);
-    return `${formatValue(amount.before, type)} → ${formatValue(amount.after, type)} (${changeText(amount)}${amount.sure || changes.doubt ? "" : ", not significant"})`;
+    return `${pairText(amount, (value) => formatValue(value, type))} (${changeText(amount)}${amount.sure || changes.doubt ? "" : ", not significant"})`;
   };
   return [["Self", text("own")], ["Total", text("total")]];
 }
@@ -102,13 +111,13 @@ function showChanges(model, changes, state, matches, letter, on) {
   const type = model.valueTypes[model.valueTypes.length - 1];
   /** @type {(value: number) => string} */
   const together = (value) => formatValue(value, type).replaceAll(" ", "\u00a0");
-  /** @type {(amount: { before: number; after: number; sure: boolean }) => HTMLElement} */
+  /** @type {(amount: { before: number; after: number; sure: boolean; unknown: boolean }) => HTMLElement} */
   const cell = (amount) =>
     element(
       "td",
       { class: `number change ${amount.sure ? (hasGrown(changes, amount) ? "grew" : "shrank") : "noise"}` },
       changeText(amount),
-      element("small", null, `${together(amount.before)} → ${together(amount.after)}`),
+      element("small", null, pairText(amount, together)),
     );
   const room = Math.max(8, Math.floor((byId("changed-head").clientWidth - TABLE_PADDING) / letter));
   byId("changed").replaceChildren(

@@ -65,6 +65,8 @@ def table(
         yield from wrapped(_load(found), width, "")
     else:
         yield f"{found.value_type.type} {found.scale.words}: {_pair(found.whole, found)}{_mark(found.whole)}"
+    if words := _sampled(found):
+        yield from wrapped(words, width, "")
     yield _verdict(found)
     if abs(found.drift) >= _SHOWN_DRIFT:
         yield f"All functions together: {100 * found.drift:+.1f} %, as by another machine or load; {SURE}: beside it."
@@ -151,6 +153,8 @@ def amount(value: float, found: Comparison) -> str:
 
 
 def relative(each: Amount) -> str:
+    if each.is_unknown:
+        return "unknown"
     if not each.before:
         return "new" if each.after else ""
     return (
@@ -169,6 +173,20 @@ def _verdict(found: Comparison) -> str:
     if not sure:
         return f"No change is more than chance ({many(len(found.functions), 'function')})."
     return f"{SURE}: more than chance, {many(sure, 'function')} of {len(found.functions):,}; the rest is noise."
+
+
+def _sampled(found: Comparison) -> str:
+    """Return how much of both sides has no samples, "" if that is not worth a line."""
+    if not any(side.is_partial for side in found.sides):
+        return ""
+    parts = [
+        f"{100 * (1 - side.basis.sampled):.0f} % of {name} (shares ± {100 * side.basis.half_width:.0f} %)"
+        for name, side in zip(("before", "after"), found.sides, strict=True)
+        if side.basis is not None
+    ]
+    before, after = found.unsampled.before, found.unsampled.after
+    without = f" {amount(before, found)} → {amount(after, found)} has no function." if before or after else ""
+    return f"[not sampled]: {', '.join(parts)}; functions have it by their samples.{without}"
 
 
 def _load(found: Comparison) -> str:
@@ -203,7 +221,8 @@ def _pair(each: Amount, found: Comparison) -> str:
 
 
 def _cells(each: Amount, found: Comparison) -> str:
-    texts = amount(each.before, found), amount(each.after, found), relative(each)
+    before, after = ("?" if side is None else amount(side, found) for side in each.known)
+    texts = before, after, relative(each)
     return "".join(f"{text:>{_CELL}}" for text in texts) + f"{_mark(each) or ' '} "
 
 

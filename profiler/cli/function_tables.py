@@ -112,12 +112,17 @@ MIN_UNSAMPLED = 0.01
 """Share of time without samples above which a table has a row for it."""
 
 
+MIN_HALF_WIDTH = 0.05
+"""Half width of the confidence interval of shares from which on a table states it."""
+
+
 def top(profile: Profile, width: int, count: int, by_frames: bool = False, shows_gap: bool = False) -> Iterator[str]:
     """Yield the lines of the table of functions with their own and total costs.
 
     Args:
         by_frames: Keep frames as they are: native code is not counted in the interpreter's function that calls it.
-        shows_gap: Begin with a row for time without samples, if it is more than MIN_UNSAMPLED.
+        shows_gap: Begin with a row for time without samples, if it is more than MIN_UNSAMPLED, and end with the
+            accuracy of shares if it is worse than MIN_HALF_WIDTH.
     """
     found = FunctionTables(costs(profile)) if by_frames else function_tables(profile)
     value = found.functions.value
@@ -147,6 +152,9 @@ def top(profile: Profile, width: int, count: int, by_frames: bool = False, shows
         what = "wait" if profile.value_types[-1].type in IDLE_MODES else "native function"
         yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':{_BAR}} {what}"
         yield from _costs(found.native[: max(count // 3, 1)], value, width)
+    if basis is not None and basis.half_width >= MIN_HALF_WIDTH:
+        yield ""
+        yield f"by {round(basis.samples):,} samples: the true shares are within ± {100 * basis.half_width:.0f} %"
 
 
 def _costs(rows: Sequence[Cost], value: int, width: int) -> Iterator[str]:

@@ -15,10 +15,11 @@ import numpy.typing as npt
 from pyprof.comparison.function_matching import Matching, matching
 from pyprof.comparison.result import Amount, Change, Comparison, Scale, scale_of
 from pyprof.comparison.significance import F64, MIN_SAMPLES, Evidence, Judgement, Stacks, Sums, judge, slices_of
+from pyprof.comparison.unsampled_parts import SampledSide, sampled_side
 from pyprof.errors import UsageError
 from pyprof.model.analysis.sample_filter import timed
 from pyprof.model.profile import Profile, ValueType
-from pyprof.records import dataclass
+from pyprof.records import dataclass, replace
 
 LARGEST = 0.2
 """Maximum factor by which all functions changed together (drift) that is attributed to the machine. A larger one is a
@@ -138,9 +139,12 @@ def compare(
     if not 0 <= drift < 1:
         raise UsageError("the drift is a fraction, at least 0 and below 1")
     columns = _columns(before, after)
-    profiles = (before, after)
-    weights = [_weights(profile, column) for profile, column in zip(profiles, columns, strict=True)]
-    whole = float(weights[0].sum()), float(weights[1].sum())
+    for profile, column in zip((before, after), columns, strict=True):
+        _check_values(profile, column)
+    sides = sampled_side(before, columns[0]), sampled_side(after, columns[1])
+    before, after = profiles = sides[0].profile, sides[1].profile
+    weights = [profile.values[:, column] for profile, column in zip(profiles, columns, strict=True)]
+    whole = float(sides[0].total), float(sides[1].total)
     scale = scale_of(before, after, whole, normalize, per)
     matched = matching(before, after)
     count = len(matched.functions)
@@ -154,7 +158,7 @@ def compare(
         load = load_factor(rates, (counts[0].own, counts[1].own))
         load = load if not 1 / (1 + drift) <= load <= 1 + drift else 1.0
         scale = scale if load == 1 else scale_of(before, after, whole, "samples", None)
-    doubt = _doubt(before, after)
+    doubt = _too_few(*sides) or _doubt(before, after)
     judged = Judgement(np.zeros(2 * count + 1, np.bool_), np.full(2 * count + 1, np.inf))
     found = no_drift(count)
     if not doubt:
@@ -166,27 +170,27 @@ def compare(
         columns,
         value_type,
         scale,
-        _changes(matched, sums, scale, judged),
+        _with_ranges(_changes(matched, sums, scale, judged), sides, scale),
         Amount(whole[0] / scale.before, whole[1] / scale.after, bool(judged.significant[-1])),
         found.factor - 1,
         load - 1,
         doubt,
+        sides,
+        Amount(sides[0].unsampled / scale.before, sides[1].unsampled / scale.after, False),
         matched,
     )
 
 
-def _weights(profile: Profile, column: int) -> npt.NDArray[np.int64]:
-    """Return the compared value of each sample of a profile.
+def _check_values(profile: Profile, column: int) -> None:
+    """Check that a profile can be compared by one of its values.
 
     Raises:
         UsageError: The profile has no samples, or negative values.
     """
-    found: npt.NDArray[np.int64] = profile.values[:, column]
-    if not len(profile.stack) or not found.any():
+    if not len(profile.stack) or not profile.values[:, column].any():
         raise UsageError(f"{profile.title} has no samples: there is nothing to compare")
     if profile.values.min() < 0:
         raise UsageError(f"{profile.title} has negative values: it is already a difference")
-    return found
 
 
 def _columns(before: Profile, after: Profile) -> tuple[int, int]:
@@ -206,6 +210,16 @@ def _columns(before: Profile, after: Profile) -> tuple[int, int]:
     raise UsageError(
         f"one has {words[0]}, the other {words[1]}: they cannot be compared", "record both with the same --mode"
     )
+
+
+def _too_few(before: SampledSide, after: SampledSide) -> str:
+    """Return which of both sides has too few samples to know the cost of any function, "" if both have enough."""
+    few = [
+        f"{name} has {round(side.basis.samples) if side.basis else 0} samples for {side.total / 1e9:,.3g} s"
+        for name, side in (("before", before), ("after", after))
+        if side.has_few_samples
+    ]
+    return f"{' and '.join(few)} of processor time, so the costs of its functions are unknown" if few else ""
 
 
 def _doubt(before: Profile, after: Profile) -> str:
@@ -276,3 +290,28 @@ def _changes(matched: Matching, sums: list[Sums], scale: Scale, judged: Judgemen
         )
     )  # fmt: skip
     return tuple(found)
+
+
+def _with_ranges(
+    changes: tuple[Change, ...], sides: tuple[SampledSide, SampledSide], scale: Scale
+) -> tuple[Change, ...]:
+    """Return the changes of functions as far as they are known by the samples of both sides.
+
+    A function without samples may have a cost. Where a part of the time has no samples, a change is significant only if
+    it is one whichever function had that time.
+    """
+    is_partial, are_few = any(side.is_partial for side in sides), any(side.has_few_samples for side in sides)
+
+    def known(amount: Amount) -> Amount:
+        is_one_sided = bool(amount.before) != bool(amount.after)
+        if not is_one_sided and not (is_partial and amount.significant):
+            return amount
+        low, high = zip(
+            sides[0].bounds(amount.before * scale.before), sides[1].bounds(amount.after * scale.after), strict=True
+        )
+        is_possible = low[0] / scale.before <= high[1] / scale.after and low[1] / scale.after <= high[0] / scale.before
+        is_significant = amount.significant and not (is_partial and is_possible)
+        is_unknown = is_one_sided and (is_possible or are_few) and not is_significant
+        return replace(amount, significant=is_significant, is_unknown=is_unknown)
+
+    return tuple(replace(change, own=known(change.own), total=known(change.total)) for change in changes)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.comparison.function_matching import MatchedFunction, Matching
+from pyprof.comparison.unsampled_parts import SampledSide
 from pyprof.errors import UsageError
 from pyprof.model.columns import Tree, rewrite
 from pyprof.model.marker_frames import Mark
@@ -97,12 +98,20 @@ class Amount:
         after: Cost in the second profile.
         significant: True if the change is statistically significant.
         detectable: Smallest relative increase that such recordings show in four of five cases, infinite if none.
+        is_unknown: True if one of both is zero only because no sample was taken of it, as far as is known.
     """
 
     before: float
     after: float
     significant: bool
     detectable: float = float("inf")
+    is_unknown: bool = False
+
+    @property
+    def known(self) -> tuple[float | None, float | None]:
+        """The costs in both profiles, None for one that is unknown."""
+        before, after = (None if self.is_unknown and not side else side for side in (self.before, self.after))
+        return before, after
 
     @property
     def change(self) -> float:
@@ -159,6 +168,8 @@ class Comparison:
             it.
         load: Like drift, for a larger change of the time per second. Shares are compared then. Else 0.
         doubt: Why nothing is marked as significant, "" if significance was tested.
+        sides: What is sampled of both profiles. `before` and `after` have the sampled functions' estimated costs.
+        unsampled: Costs that no function has, because there is no sample of their service.
         matching: The functions of each frame.
     """
 
@@ -172,6 +183,8 @@ class Comparison:
     drift: float
     load: float
     doubt: str
+    sides: tuple[SampledSide, SampledSide] = field(repr=False)
+    unsampled: Amount
     matching: Matching = field(repr=False)
 
     def _repr_html_(self) -> str:
@@ -227,15 +240,16 @@ class Comparison:
         return frame_of(self.to_columns(), library)
 
     def to_columns(self) -> dict[str, list[str] | list[float] | list[bool]]:
-        """Return the comparison's table of functions (see to_dataframe()) as columns by name."""
+        """Return the comparison's table of functions (see to_dataframe()) as columns by name. Unknown costs are NaN."""
         found: dict[str, list[str] | list[float] | list[bool]] = {
             "function": [change.name for change in self.functions],
             "module": [change.module for change in self.functions],
         }
         for column in ("own", "total"):
             amounts = [change.own if column == "own" else change.total for change in self.functions]
-            found[f"{column}_before"] = [amount.before for amount in amounts]
-            found[f"{column}_after"] = [amount.after for amount in amounts]
+            for at, name in enumerate(("before", "after")):
+                sides = [amount.known[at] for amount in amounts]
+                found[f"{column}_{name}"] = [float("nan") if side is None else side for side in sides]
             found[f"{column}_significant"] = [amount.significant for amount in amounts]
         return found
 

@@ -77,6 +77,33 @@ def test_two_spans_are_compared_as_diff_does(tmp_path: Path) -> None:
     assert out.stat().st_size > 100
 
 
+def test_time_between_windows_is_no_recorded_time(tmp_path: Path) -> None:
+    noon = int(NOON.timestamp()) * 10**9
+    opened(tmp_path).store_window([segment(golden(), "web", noon + minute * MINUTE_NS) for minute in (1, 2, 5)])
+    done = run("query", "--spool", str(tmp_path), "--since", "12:00", "--until", "12:05")
+    assert done.stdout.splitlines()[0].endswith("in 180 s")
+
+
+def test_comparison_shares_time_without_samples_among_functions(tmp_path: Path) -> None:
+    profile, noon = golden(), int(NOON.timestamp()) * 10**9
+    values = profile.values.copy()
+    values[:, -1] = 1_000_000_000
+    whole = replace(profile, values=values.copy())
+    values[profile.thread != 0, 0] = 0
+    part = replace(profile, values=values)
+    values = values.copy()
+    values[:, 0] = 0
+    none = replace(profile, values=values)
+    sides = [segment(each, "web", noon + at * MINUTE_NS) for at, each in enumerate((whole, part, none), 1)]
+    opened(tmp_path).store_window(sides)
+    spans = [f"12:0{at}-12:0{at + 1}" for at in range(3)]
+    for at in (1, 2):
+        done = run("query", "--spool", str(tmp_path), "--diff", spans[0], spans[at])
+        assert "(+0.0 %)" in done.stdout, "totals are exact"
+        assert "gone" not in done.stdout
+        assert "[not sampled]" in done.stdout
+
+
 def test_missing_service_lists_the_existing_ones(tmp_path: Path) -> None:
     folder = spool(tmp_path)
     done = run("query", "--spool", folder, "--since", "12:00", "--until", "12:05", "--service", "wbe")

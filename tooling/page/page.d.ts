@@ -92,10 +92,11 @@ interface Changes {
   total: Amounts;
 }
 
-/** By frame. sure: 1 where the change is more than chance. */
+/** By frame. sure: 1 where the change is more than chance. unknown: 1 where a zero says nothing. */
 interface Amounts {
   before: number[];
   after: number[];
+  unknown: number[];
   sure: number[];
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ from pyprof.importers.profile_builder import About, Builder
 from pyprof.model.analysis.compiler_command_lines import program_name
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.columns import Tree, rewrite
-from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo, ValueType
+from pyprof.model.profile import Frame, FrameKind, Profile, Span, ThreadInfo, ValueType
 from pyprof.model.reasons import make_note
 from pyprof.model.summary import Summary, summed
 from pyprof.model.walk import Trust
@@ -101,16 +102,24 @@ class _SegmentHeaders:
         if len(self.done) > _SUMMED_TOGETHER:
             self.done = [summed(self.done)]
 
+    def recorded(self) -> list[Span]:
+        """Return the times that are in any window, in order and without overlap."""
+        found: list[Span] = []
+        for start, end in sorted(self.windows):
+            begin = max(start, found[-1][1] if found else start)
+            if end > begin:
+                found.append((begin, end))
+        return found
+
+    def gaps(self) -> tuple[Span, ...]:
+        """Return the times between windows."""
+        found = pairwise(self.recorded())
+        return tuple((end, start) for (_, end), (start, _) in found if start > end)
+
     def before(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return for each moment the total time before it that is in any window."""
-        starts: list[int] = []
-        ends: list[int] = []
-        for start, end in sorted(self.windows):
-            begin = max(start, ends[-1] if ends else start)
-            if end > begin:
-                starts.append(begin)
-                ends.append(end)
-        begin_ns, length_ns = np.array(starts, np.int64), np.subtract(ends, starts).astype(np.int64)
+        spans = np.array(self.recorded(), np.int64).reshape(-1, 2)
+        begin_ns, length_ns = spans[:, 0], spans[:, 1] - spans[:, 0]
         upto = np.append(0, np.cumsum(length_ns))
         at = np.searchsorted(begin_ns, moments, "right") - 1
         within = np.clip(moments - begin_ns[np.maximum(at, 0)], 0, length_ns[np.maximum(at, 0)])
@@ -177,6 +186,7 @@ def _built(builder: Builder, heads: _SegmentHeaders, title: str, gapless: bool) 
         profile,
         start_ns=first,
         time_ns=times[order],
+        gaps=() if gapless else heads.gaps(),
         stack=profile.stack[order],
         thread=profile.thread[order],
         values=profile.values[order],
