@@ -35,7 +35,9 @@ def by_callers(found: Comparison, compare: Callable[[Profile, Profile], Comparis
         found: The comparison of all functions, which is returned for programs without an interpreter.
         compare: Makes another comparison in the same way.
     """
-    return compare(by_caller(found.before), by_caller(found.after)) if _is_interpreted(found) else found
+    if not _is_interpreted(found):
+        return found
+    return compare(*(by_caller(side.original) for side in found.sides))
 
 
 def _is_interpreted(found: Comparison) -> bool:

@@ -24,12 +24,14 @@ class SampledSide:
     """One side of a comparison, in which the functions of each service share its unsampled time.
 
     Attributes:
-        profile: The profile. Its total is unchanged.
+        original: The profile as it is.
+        profile: The profile in which functions share unsampled time. Its total is unchanged.
         total: Sum of the compared value over all samples.
         unsampled: The part of it that no function has, because its service has no sample at all.
         basis: The samples behind the shares, None if values are measured and not sampled.
     """
 
+    original: Profile = field(repr=False)
     profile: Profile = field(repr=False)
     total: int
     unsampled: int = 0
@@ -60,7 +62,7 @@ def sampled_side(profile: Profile, column: int) -> SampledSide:
     basis = profile_basis(profile) if is_primary else None
     has_samples = profile.values[:, 0] > 0
     if basis is None or has_samples[amounts > 0].all():
-        return SampledSide(profile, total, 0, basis)
+        return SampledSide(profile, profile, total, 0, basis)
     values, unsampled = profile.values.copy(), 0
     names = np.array([dict(thread.labels).get("service", "") for thread in profile.threads])[profile.thread]
     for name in np.unique(names):
@@ -74,4 +76,4 @@ def sampled_side(profile: Profile, column: int) -> SampledSide:
         shares = np.rint(upto * ((upto[-1] + rest) / upto[-1])).astype(np.int64)
         values[known, column], values[missing, column] = np.diff(shares, prepend=0), 0
     spread = selected(replace(profile, values=values), values[:, column] != 0)
-    return SampledSide(spread, total, unsampled, basis)
+    return SampledSide(profile, spread, total, unsampled, basis)
