@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, repeat
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -308,6 +309,29 @@ def test_failing_sink_is_a_condition_with_cause_and_remedy_until_it_takes_a_segm
     assert pushing.push() == 1
     assert lines[1]["event"] == "healthy again"
     assert not conditions.reasons
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_changed_sink_keeps_its_condition_until_it_has_sent_all(count: int, tmp_path: Path) -> None:
+    spool, lines, to = opened(tmp_path / "spool"), list[dict[str, object]](), tmp_path / "there"
+    conditions = Conditions(lambda level, event, **fields: lines.append({"event": event, **fields}))
+    pushers = Pushers(spool, threading.Lock(), conditions, Diagnostics())
+    pushers.begin([PushTarget("nas", "folder", {"path": str(tmp_path / "away")})])
+    conditions.begin("push_failing", "about", sink="nas", cause="disk")
+    if count:
+        assert spool.store_window(segments(count))
+    changed = PushTarget("nas", "folder", {"path": str(to)})
+    with mock.patch.object(Pusher, "start"):
+        pushers.begin([changed])
+    assert conditions.reasons == {"push_failing"}
+    to.mkdir()
+    one = of(spool, FolderSink(str(to)))
+    one._conditions = conditions
+    assert one.push() == count
+    assert not conditions.reasons
+    conditions.begin("push_failing", "about", sink="nas", cause="disk")
+    pushers.begin([])
+    assert not conditions.reasons, "it is no sink any more"
 
 
 def test_refused_segments_are_one_condition_and_name_the_cause(tmp_path: Path) -> None:

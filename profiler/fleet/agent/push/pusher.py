@@ -103,7 +103,10 @@ class Pusher:
         while not self._ending.is_set():
             with self._writing:
                 name = self._spool.inventory.place(f"{QUEUE}/{self.name}").first()
-            if name is None or not self._tried_one(name):
+            if name is None:
+                self._conditions.end("push_failing", sink=self.name)
+                break
+            if not self._tried_one(name):
                 break
         return self.sent - before
 
@@ -253,7 +256,8 @@ class Pushers:
         self._clocks: dict[str, ReceiverClock] = {}
 
     def begin(self, targets: Sequence[PushTarget]) -> None:
-        """Start the sinks of a configuration. Sinks that are unchanged continue.
+        """Start the sinks of a configuration. Unchanged sinks continue. The conditions of a sink whose settings
+        have changed hold until it has sent something, or has nothing to send.
 
         Raises:
             UsageError: A sink cannot be created; then nothing has changed.
@@ -272,6 +276,8 @@ class Pushers:
         for target, pusher in self._of:
             if target not in targets:
                 pusher.end()
+                if any(each.name == target.name for each in targets):
+                    continue
                 for reason in ("push_failing", "push_refused", "push_lost", "clock_differs"):
                     self._conditions.end(reason, sink=target.name)
         self._of = [(target, pusher) for target, pusher in self._of if target in targets]
