@@ -218,6 +218,8 @@ def checked(kind: str, value: object) -> object:
     return _number(kind, value)
 
 
+LABEL_NAME = r"[A-Za-z_][A-Za-z0-9_./-]{0,99}"
+"""Names of labels in a configuration: those that queries, templates and receivers can name."""
 SINK_NAME = r"[a-z0-9][a-z0-9_-]{0,39}"
 _TEXTS = {
     "NAME": (SINK_NAME, "is not a name of a-z, 0-9, _ and -, at most 40 letters"),
@@ -243,6 +245,11 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 def _labels(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         raise Wrong('is not { name = "text" }')
+    for name in value:
+        if not re.fullmatch(LABEL_NAME, name):
+            raise Wrong(
+                f"has the name {name!r}: names are a-z, A-Z, 0-9, _ . / -, at most 100, and begin with a-z, A-Z, _"
+            )
     try:
         return dict(labels_of(value))
     except ValueError as error:

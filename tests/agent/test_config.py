@@ -206,3 +206,11 @@ def test_only_changes_of_what_recordings_depend_on_restart_them(before: str, aft
     other = parse(RELOADED.replace(before, after), "agent.toml")
     assert other != found
     assert other.is_recorded_like(found) == continues
+
+
+@pytest.mark.parametrize("name", ["bad label!", "1st", "a=b", "", "é", "x" * 101])
+def test_label_names_have_the_letters_that_queries_can_name(name: str) -> None:
+    for table in ("[labels]\n{}\n[[rule]]\nname = 'x'\n", "[[rule]]\nname = 'x'\nlabels = {{ {} }}\n"):
+        with pytest.raises(BadConfig, match="names are a-z, A-Z, 0-9"):
+            parse(table.format(f'"{name}" = "x"'), "agent.toml")
+        assert parse(table.format('"app.kubernetes.io/part-of_2" = "x"'), "agent.toml")

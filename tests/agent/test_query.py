@@ -137,6 +137,11 @@ def test_configuration_is_printed_and_checked(tmp_path: Path) -> None:
             f"{config}: 1 rule, no error",
         ],
     )
+    (tmp_path / "none").write_text("0123456789abcdef\n")
+    for mode, code in ((0o644, 2), (0o600, 0)):
+        (tmp_path / "none").chmod(mode)
+        done = run("agent", "--config", str(config), "--check")
+        assert (done.returncode, "others may read or change" in done.stdout) == (code, code == 2)
     assert run("agent", "--config", str(tmp_path)).returncode == 2
     config.write_text('[record]\ngroup = "nosuchgroup-"\n[[rule]]\nname = "x"\n')
     done = run("agent", "--config", str(config), "--check")

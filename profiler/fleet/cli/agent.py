@@ -191,7 +191,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from pyprof.fleet import configuration
     from pyprof.fleet.agent import config
     from pyprof.fleet.agent.control_socket import group_number
-    from pyprof.fleet.agent.push.sink_types import missing
+    from pyprof.fleet.agent.push.sink_types import missing, unusable_credentials
     from pyprof.fleet.configuration import BadConfig
 
     if arguments.config is None:
@@ -209,6 +209,11 @@ def _check(arguments: argparse.Namespace) -> int:
     for target in found.pushes:
         if text := missing(target):
             line(f"{arguments.config}: warning: push {target.name}: {text}")
+    errors = [f"push {target.name}: {text}" for target in found.pushes if (text := unusable_credentials(target))]
+    for text in errors:
+        line(f"{arguments.config}: {text}")
+    if errors:
+        return BadConfig.exit_code
     count = len(found.rules)
     line(f"{arguments.config}: {count} rule{'s' * (count != 1)}, no error")
     return 0

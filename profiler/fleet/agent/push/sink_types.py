@@ -101,10 +101,7 @@ def wrong(target: PushTarget) -> str:
 
 
 def missing(target: PushTarget) -> str:
-    """Return the file or folder that a sink needs and that cannot be used at this moment, "" if there is none."""
-    from pyprof.fleet.wire.push_client import Credentials, ca
-    from pyprof.fleet.wire.push_responses import NotSent
-
+    """Return the file, folder or library that a sink needs and that cannot be used now, "" if there is none."""
     values = target.values
     if target.kind == "folder" and not os.path.isdir(values["path"]):
         return f"{values['path']} is no folder"
@@ -113,6 +110,24 @@ def missing(target: PushTarget) -> str:
             import_module("fsspec").get_filesystem_class(values["url"].partition("://")[0])
         except (ImportError, ValueError) as error:
             return str(error)
+    absent = [path for path in _credential_files(target) if not os.path.lexists(path)]
+    return f"{absent[0]} cannot be read: No such file or directory" if absent else ""
+
+
+def _credential_files(target: PushTarget) -> list[str]:
+    return [target.values[key] for key in ("token_file", "password_file", "ca_file") if target.values.get(key)]
+
+
+def unusable_credentials(target: PushTarget) -> str:
+    """Return why the token, the password or the certificates of a sink cannot be used, "" if they can, or if a file is
+    missing, which may exist where the agent runs.
+    """
+    from pyprof.fleet.wire.push_client import Credentials, ca
+    from pyprof.fleet.wire.push_responses import NotSent
+
+    values = target.values
+    if not all(map(os.path.lexists, _credential_files(target))):
+        return ""
     try:
         Credentials(*(values.get(key, "") for key in ("token_file", "user", "password_file"))).header()
         ca(values.get("ca_file", ""))
