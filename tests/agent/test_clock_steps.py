@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from pyprof.fleet.agent import spool_query
-from pyprof.fleet.agent.windows import ClockSteps
+from pyprof.fleet.agent.windows import ClockSteps, UnrecordedTime, count_processes
 from pyprof.fleet.configuration import TimeSpan
 from tests.agent.push.receivers import Said, receiver
 from tests.agent.test_agent_live import BUSY
+from tests.exporters.profiles import golden
 from tests.support import missing
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
@@ -36,6 +37,8 @@ name = "server"
 type = "pyprof"
 url = "URL"
 """
+
+SECOND_NS = 10**9
 
 
 def library() -> str:
@@ -135,3 +138,38 @@ def test_clock_that_is_adjusted_slowly_is_not_said_before_it_is_off() -> None:
         steps.total_ns()
     assert len(said) == 2
     assert steps.total_ns() <= 300 * 10**6
+
+
+def test_time_between_windows_is_counted_once_and_said() -> None:
+    said: list[tuple[str, object]] = []
+    gaps = UnrecordedTime(lambda level, event, **fields: said.append((event, fields["seconds"])))
+    gaps.begin(10 * SECOND_NS)
+    gaps.add_window("cpu", 38 * SECOND_NS, 98 * SECOND_NS, 0)
+    gaps.add_window("offcpu", 39 * SECOND_NS, 98 * SECOND_NS, 0)
+    assert (said, gaps.total_ns) == ([("time without a window", 28.0)], 28 * SECOND_NS)
+    gaps.add_window("cpu", 98 * SECOND_NS, 158 * SECOND_NS, 0)
+    gaps.add_window("offcpu", 101 * SECOND_NS, 158 * SECOND_NS, 0)
+    assert gaps.total_ns == 31 * SECOND_NS
+    gaps.add_recovered("cpu", 170 * SECOND_NS)
+    gaps.add_window("cpu", 170 * SECOND_NS, 218 * SECOND_NS, 0)
+    assert gaps.total_ns == 31 * SECOND_NS, "a recovered window ended there"
+    gaps.add_window("cpu", 3758 * SECOND_NS, 3818 * SECOND_NS, 1)
+    assert gaps.total_ns == 31 * SECOND_NS, "the wall clock was set"
+    gaps.reset("cpu")
+    gaps.add_window("cpu", 9000 * SECOND_NS, 9060 * SECOND_NS, 1)
+    assert gaps.total_ns == 31 * SECOND_NS, "there was nothing to record"
+    assert len(said) == 2
+
+
+def test_first_agent_on_a_host_has_no_time_without_a_window() -> None:
+    gaps = UnrecordedTime(lambda *_, **__: None)
+    gaps.begin(0)
+    gaps.add_window("cpu", 38 * SECOND_NS, 98 * SECOND_NS, 0)
+    assert gaps.total_ns == 0
+
+
+def test_log_counts_processes_that_were_not_sampled() -> None:
+    profile = golden()
+    pids = {thread.pid for thread in profile.threads}
+    assert count_processes(profile, [999_999]) == {"processes": len(pids) + 1, "sampled": 1}
+    assert count_processes(profile, pids) == {"processes": len(pids), "sampled": len(pids)}

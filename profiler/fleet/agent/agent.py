@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyprof.diagnostics import Diagnostics
@@ -27,7 +28,17 @@ from pyprof.fleet.agent.requested_recordings import OnDemand, RecordedNow
 from pyprof.fleet.agent.rules import SamplingChoice
 from pyprof.fleet.agent.sampled_group import SampledGroup
 from pyprof.fleet.agent.spool import NO_ROOM, Caps, Spool
-from pyprof.fleet.agent.windows import ClockSteps, WindowClock, WindowPart, labelled, packed, restored, segments
+from pyprof.fleet.agent.windows import (
+    ClockSteps,
+    UnrecordedTime,
+    WindowClock,
+    WindowPart,
+    count_processes,
+    labelled,
+    packed,
+    restored,
+    segments,
+)
 from pyprof.fleet.file_system import has_room, locked
 from pyprof.fleet.systemd import Notifier
 from pyprof.fleet.wire.segment_names import default_spool
@@ -82,7 +93,7 @@ class Agent:
         self._answer_until = 0.0
         self._draw_at = 0.0
         self._starts = 0
-        self._steps = ClockSteps(say)
+        self._steps, self._unrecorded = ClockSteps(say), UnrecordedTime(say)
         self._begin()
         numbers = self._pushers.numbers
         self._health = Health(values.every, self._gauges(), self._diagnostics, self._conditions, numbers)
@@ -99,6 +110,7 @@ class Agent:
             "budget_memory_bytes": lambda: self._config.values.memory,
             "looks_failed": lambda: self._table.failed,
             "clock_steps": lambda: self._steps.count,
+            "unrecorded_seconds": lambda: self._unrecorded.total_ns / 1e9,
             "process_ends_lost": lambda: self._ended.lost,
             "unattributed_cpu_seconds": lambda: self._ended.unattributed_ns / 1e9,
             "recordings": lambda: sum(lane.running for lane in self._lanes),
@@ -134,6 +146,8 @@ class Agent:
             )
             for sampling in config.samplings()
         ]
+        for lane in self._lanes:
+            lane.when_idle = partial(self._unrecorded.reset, lane.sampling)
         self._ended.begin(self._table, self._lanes)
         if self._ending:
             self._table.leave()
@@ -181,6 +195,7 @@ class Agent:
 
     def _run(self) -> None:
         self.spool.open()
+        self._unrecorded.begin(max((name.end_ns for name in self.spool.inventory.all()), default=0))
         self._minutes.open()
         try:
             self._socket.begin(self.spool.root, self._config.values.group)
@@ -308,7 +323,9 @@ class Agent:
             services.setdefault(each.verdict.service, set()).add(pid)
         profile = labelled(self._budget.noted(profile), self._table.verdict)
         found = segments(profile, services, window)
+        start_ns = profile.start_ns
         with self._writing:
+            self._unrecorded.add_window(sampling, start_ns, start_ns + profile.duration_ns, self._steps.count)
             kept = self.spool.store_window(found, window)
             if accuracy := self._health.metrics.took(sampling.mode, profile, kept):
                 self._budget.judge_accuracy(accuracy)
@@ -321,8 +338,8 @@ class Agent:
                 mode=sampling.mode,
                 rate=sampling.rate,
                 seconds=round(profile.duration_ns / 1e9, 1),
-                services=len(services),
-                processes=len(seen),
+                services=len(found),
+                **count_processes(profile, seen.keys()),
                 samples=profile.summary.samples,
                 own_cpu_percent=self._budget.own_cpu.percent(),
                 spool_segments=len(inventory),
@@ -369,7 +386,8 @@ class Agent:
         about = str(error) or type(error).__name__
         self._conditions.begin("recording_failed", about, hint, mode=sampling.mode, rate=sampling.rate)
         with self._writing:
-            recovered = self.spool.recover(window)
+            if recovered := self.spool.recover(window):
+                self._unrecorded.add_recovered(sampling, max(name.end_ns for name in self.spool.inventory.all()))
         if recovered:
             self._say("info", "window recovered", segments=recovered)
 

@@ -46,6 +46,11 @@ COUNTERS = (
     MetricKind("looks_failed", "counter", "Failed scans of the process list."),
     MetricKind("clock_steps", "counter", "Times that the wall clock was set while the agent ran."),
     MetricKind(
+        "unrecorded_seconds",
+        "counter",
+        "Time between two windows that is in neither, as by a restart; also before the first window of this run.",
+    ),
+    MetricKind(
         "process_ends_lost", "counter", "Reports of ended processes that were lost because their ring was full."
     ),
     MetricKind(

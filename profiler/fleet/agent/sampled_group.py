@@ -56,6 +56,7 @@ class SampledGroup:
     Attributes:
         left: True if a recording did not end when it had to, because a memory page of a target blocks it.
         starts: Number of recordings that were started.
+        when_idle: Called each time that there is no process to record.
         before_reading: Called before the processor clocks of a window, or a part of it, are summed.
     """
 
@@ -94,6 +95,7 @@ class SampledGroup:
         self._saved_every_s = _OF_DURABLE * values.durable
         self.left = threading.Event()
         self.starts = 0
+        self.when_idle: Callable[[], None] = lambda: None
         self.before_reading: Callable[[], None] = lambda: None
         self._is_ending = False
         self._recording: Recording | None = None
@@ -153,6 +155,7 @@ class SampledGroup:
             selection = selected(lambda: self._table.now_recorded(self.sampling))
             if selection is None:
                 self._not_before = 0.0
+                self.when_idle()
                 return
             self._recording = recording_factory.of_selection(selection, self._options, "agent", FLUSH_S, self._stride)
         except (PyprofError, OSError) as error:  # too many processes or open files, which is temporary

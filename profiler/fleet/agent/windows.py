@@ -116,6 +116,55 @@ class ClockSteps:
         return min(readings)[1]
 
 
+class UnrecordedTime:
+    """The time without a window between the windows of an agent, as by a restart. Used by one thread at a time.
+
+    Time in which no process was to be recorded does not count, nor time around a step of the wall clock.
+
+    Attributes:
+        total_ns: Sum of it since the agent's start, including the time before its first window.
+    """
+
+    def __init__(self, say: Callable[..., None]) -> None:
+        """Count from now on; say writes a line of the log, one for each gap."""
+        self._say = say
+        self.total_ns = 0
+        self._last: dict[object, tuple[int, int]] = {}
+        self._since_ns = 0
+
+    def begin(self, since_ns: int) -> None:
+        """Begin with the end of the last window of an earlier agent, since the epoch; 0 if there is none."""
+        self._since_ns = since_ns
+
+    def reset(self, group: object) -> None:
+        """Note that a group has no process to record."""
+        self._last.pop(group, None)
+        self._since_ns = 0
+
+    def add_recovered(self, group: object, end_ns: int) -> None:
+        """Note the end of a window of a failed recording, whose checkpoints have become segments."""
+        if group in self._last:
+            self._last[group] = max(self._last[group][0], end_ns), self._last[group][1]
+        else:
+            self._since_ns = max(self._since_ns, end_ns)
+
+    def add_window(self, group: object, start_ns: int, end_ns: int, steps: int) -> None:
+        """Count the time between the previous window of a group and this one.
+
+        Args:
+            group: Identifies what is recorded in the same way.
+            start_ns: Start of the window, since the epoch.
+            end_ns: End of the window.
+            steps: Number of steps of the wall clock so far.
+        """
+        before_ns, steps_before = self._last.get(group, (self._since_ns, steps))
+        self._since_ns, self._last[group] = 0, (end_ns, steps)
+        gap_ns = start_ns - before_ns
+        if before_ns and steps == steps_before and gap_ns > _TOLERANCE_NS:
+            self.total_ns += gap_ns
+            self._say("warning", "time without a window", seconds=round(gap_ns / 1e9, 1))
+
+
 MAX_SERVICES = 500
 """Maximum number of services in a window; all others become the service OTHER, since the names come from processes."""
 _EVIDENCE = ExportOptions(evidence=True)
@@ -131,6 +180,17 @@ def labelled(profile: Profile, verdict: Callable[[int, int], RuleVerdict]) -> Pr
         for thread, found in zip(profile.threads, verdicts, strict=True)
     ]
     return replace(profile, threads=tuple(threads))
+
+
+def count_processes(profile: Profile, recorded: Iterable[int]) -> dict[str, int]:
+    """Return the fields of a window's log line about its processes: all of them, and those that a collector sampled.
+
+    Args:
+        profile: The window, with the exact processor time also of processes that were not sampled.
+        recorded: Pids that a collector sampled, also idle ones.
+    """
+    sampled = set(recorded)
+    return {"processes": len(sampled.union(thread.pid for thread in profile.threads)), "sampled": len(sampled)}
 
 
 def segments(
