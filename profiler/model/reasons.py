@@ -161,7 +161,7 @@ NOTES = (
            "The agent or its worker was killed in this window, which ends at the last checkpoint: later samples are "
            "lost"),
     Reason("window_resumed", Stage.SAMPLING,
-           "The recording had ended and began again: the first {seconds:.1f} s of this window have no samples. Their "
+           "The recording began during this window: the first {seconds:.1f} s of it have no samples. Their "
            "processor time is in the sums and has the shares of the samples that came later"),
     Reason("kernel_not_sampled", Stage.SAMPLING,
            "Time in the kernel has no samples; to sample it: sudo sysctl kernel.perf_event_paranoid=1"),

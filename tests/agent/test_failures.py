@@ -176,7 +176,11 @@ def test_killed_worker_is_named_and_loses_no_processor_time(tmp_path: Path) -> N
     found = [spool_query.profile_of(spool, [name], "cpu", "all") for name in names]
     found.sort(key=lambda profile: profile.start_ns)
     ends = [profile.start_ns + profile.duration_ns for profile in found]
-    assert any(b"began again" in gzip.decompress(path.read_bytes()) for path in agent.spool.glob("*/checkout/*.pb.gz"))
+    assert not agent.lines(event="time without a window"), "it is in the recovered segment and the next window"
+    assert any(
+        b"began during this window" in gzip.decompress(path.read_bytes())
+        for path in agent.spool.glob("*/checkout/*.pb.gz")
+    )
     assert all(abs(after.start_ns - end) < 10**8 for end, after in zip(ends[:-1], found[1:], strict=True))
     ran_ns = processor_ns(clock, found[0].start_ns, ends[-1])
     assert abs(sum(profile.total for profile in found) / ran_ns - 1) < 0.02

@@ -99,6 +99,34 @@ class Recorded:
         self.span_ns = begun_ns, begun_ns
 
 
+def test_first_window_begins_before_the_files_of_processes_are_read() -> None:
+    host, config = Simulation([7, 5, 3, 2]), parse('[[rule]]\nname = "*"', "x")
+    windows: list[Profile] = []
+    (sampling,) = config.samplings()
+    table, clock = ProcessTable(config.rules, -1), WindowClock(60)
+    took = lambda _, profile, __: windows.append(profile)  # noqa: E731
+    group = SampledGroup(sampling, config.values, table, clock, Stride(), took, lambda *_: True, lambda *_: None)
+    group._clocks = host.clocks
+    group._table = SimpleNamespace(matching=lambda _: host.processes)  # type: ignore[assignment]
+    now = SimpleNamespace(monotonic_ns=lambda: host.now_ns + 1, monotonic=time.monotonic)
+    with mock.patch("pyprof.fleet.agent.sampled_group.time", now):
+        group._begin_clocks()
+        start_ns = host.now_ns
+        for _ in range(2):
+            host.now_ns += Simulation.STEP_NS
+            host.clocks.poll(host.processes)
+        recording: Any = Recorded(host.now_ns + 1)
+        host.now_ns += Simulation.STEP_NS
+        host.clocks.read_near_end(host.processes)
+        recording.span_ns = recording.span_ns[0], host.now_ns + 1
+        group._end_window(recording)
+        sampled = window([1])
+        group._deliver(recording, sampled, "")
+    assert sums(windows[0])[7] == pytest.approx(host.at(host.now_ns) - host.at(start_ns), abs=2)
+    assert sampled.start_ns - windows[0].start_ns == 2 * Simulation.STEP_NS
+    assert [note.reason for note in windows[0].summary.notes] == ["window_resumed"]
+
+
 @given(
     st.lists(st.integers(0, 2 * Simulation.STEP_NS), min_size=60, max_size=60),
     st.lists(st.sampled_from(["part", "lost part", "window", "lost window", "killed"]), max_size=14),

@@ -52,11 +52,13 @@ def part(profile: Profile, start_ns: int, end_ns: int) -> Profile:
     return replace(selected(profile, within), start_ns=start_ns, duration_ns=end_ns - start_ns)
 
 
-def saved(folder: Path, *parts: Profile, times: Sequence[Sequence[ProcessTime]] = ()) -> list[str]:
+def saved(
+    folder: Path, *parts: Profile, times: Sequence[Sequence[ProcessTime]] = (), unsampled_ns: int = 0
+) -> list[str]:
     for at, each in enumerate(parts):
         began = {thread.process_key for thread in each.threads}
         labels = [ProcessLabels(pid, began_ns + 9_999_999, of_process(pid, began_ns)) for pid, began_ns in began]
-        checkpoint = WindowPart(response_codec.packed_value(each), times[at] if times else None)
+        checkpoint = WindowPart(response_codec.packed_value(each), times[at] if times else None, unsampled_ns)
         (folder / f"{at}").write_bytes(packed(checkpoint, (Note("a_note"),), labels))
     return [str(folder / f"{at}") for at in range(len(parts))]
 
@@ -134,6 +136,16 @@ def test_recovered_window_has_the_sums_of_the_kernels_clocks(tmp_path: Path) -> 
         text = gzip.decompress(each.data)
         assert b"by the kernel's clocks" in text
         assert b"was killed in this window" in text
+
+
+def test_recovered_window_has_the_time_before_its_first_sample(tmp_path: Path) -> None:
+    profile, first = whole(), whole().threads[0]
+    cuts = [10**18, int(np.median(profile.time_ns)), int(profile.time_ns.max()) + 1]
+    parts = [part(profile, *span) for span in pairwise(cuts)]
+    times = [[ProcessTime(first.pid, first.process_started, "x", 4 * 10**9)], []]
+    found = restored(saved(tmp_path, *parts, times=times, unsampled_ns=3 * 10**9), WINDOW, pytest.fail)
+    spans = {(each.start_ns, each.start_ns + each.duration_ns) for each in (of(one.data) for one in found)}
+    assert spans == {(cuts[0] - 3 * 10**9, cuts[-1])}
 
 
 def test_recovered_window_without_clocks_says_that_sums_are_those_of_samples(tmp_path: Path) -> None:

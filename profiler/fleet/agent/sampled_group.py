@@ -16,11 +16,9 @@ from pyprof.fleet.agent.config import Values
 from pyprof.fleet.agent.process_clocks import ProcessClocks, ProcessTime, summed_times, with_exact_sums
 from pyprof.fleet.agent.process_table import ProcessTable, selected
 from pyprof.fleet.agent.rules import SamplingChoice
-from pyprof.fleet.agent.windows import WindowClock, WindowPart
+from pyprof.fleet.agent.windows import WindowClock, WindowPart, extended
 from pyprof.model.profile import Profile
-from pyprof.model.reasons import make_note
 from pyprof.options import RecordOptions
-from pyprof.records import replace
 from pyprof.session import recording_factory
 from pyprof.session.recording import Recording
 from pyprof.session.worker.deadline import EndUrgency
@@ -105,7 +103,7 @@ class SampledGroup:
         self._clocks = ProcessClocks() if sampling.mode == "cpu" else None
         self._times: deque[list[ProcessTime]] = deque()
         self._window_ns = self._counted_ns = self._stored_ns = 0
-        self._resumed_from_ns = 0
+        self._resumed_from_ns = self._unsampled_ns = 0
         self._carried: list[ProcessTime] = []
         self._stored: list[ProcessTime] = []
         self._unstored: list[ProcessTime] = []
@@ -132,8 +130,7 @@ class SampledGroup:
             if not found <= self._known:
                 self._recording.look_around()
             self._known = found
-            if self._recording.span_ns[0]:
-                self._poll_clocks()
+        self._poll_clocks()
 
     def _poll_clocks(self) -> None:
         if self._clocks is not None:
@@ -157,6 +154,7 @@ class SampledGroup:
                 self._not_before = 0.0
                 self.when_idle()
                 return
+            self._begin_clocks()
             self._recording = recording_factory.of_selection(selection, self._options, "agent", FLUSH_S, self._stride)
         except (PyprofError, OSError) as error:  # too many processes or open files, which is temporary
             self._failed(self.sampling, error, "")
@@ -167,7 +165,6 @@ class SampledGroup:
             recording.close()
             return
         recording.watch(lambda _: self.left.set())
-        self._begin_clocks()
         recording.on_cut = partial(self._end_window, recording)
         recording.on_part = partial(self._end_part, recording)
         self.starts += 1
@@ -176,7 +173,8 @@ class SampledGroup:
 
     def _begin_clocks(self) -> None:
         """Start the sums of processor time for a new recording at the end of the last ones in the spool, so that a
-        killed worker loses none.
+        killed worker loses none; without such an end, they start now. The recording then reads the files of all
+        processes before its first sample, which takes seconds on a busy host.
         """
         if self._clocks is None:
             return
@@ -187,9 +185,9 @@ class SampledGroup:
             self._resumed_from_ns, self._window_ns = self._stored_ns, self._counted_ns
             self._clocks.resume(processes)
         else:
-            self._window_ns = self._counted_ns = self._stored_ns = self._resumed_from_ns = 0
-            self._carried = self._unstored = []
+            self._stored_ns, self._carried, self._unstored = 0, [], []
             self._clocks.begin(processes)
+            self._window_ns = self._counted_ns = self._resumed_from_ns = time.monotonic_ns()
 
     def _windows(self, recording: Recording) -> None:
         window = ""
@@ -235,7 +233,7 @@ class SampledGroup:
     def _keep_part(self, part: Sequence[Part], window: str) -> None:
         """Save a checkpoint with the sums that the spool does not have yet."""
         times = self._unstored if self._clocks is not None else None
-        if self._save_part(self.sampling, WindowPart(part, times), window):
+        if self._save_part(self.sampling, WindowPart(part, times, self._unsampled_ns), window):
             self._stored_ns, self._stored = self._counted_ns, summed_times([*self._stored, *self._unstored])
             self._unstored = []
 
@@ -244,7 +242,7 @@ class SampledGroup:
         checkpoint.
         """
         if not self._stored_ns:
-            self._stored_ns = self._counted_ns = recording.span_ns[0]
+            self._stored_ns = self._counted_ns = self._window_ns or recording.span_ns[0]
 
     @property
     def recent_ns(self) -> Mapping[tuple[int, int], int]:
@@ -272,6 +270,7 @@ class SampledGroup:
             processes = self._table.matching(self.sampling)
             times = self._clocks.end_part(processes, self._window_ns or begun_ns, until_ns)
             self._unstored, self._counted_ns = summed_times([*self._unstored, *times]), until_ns
+            self._unsampled_ns = max(begun_ns - self._resumed_from_ns, 0) if self._resumed_from_ns else 0
 
     def _end_window(self, recording: Recording) -> None:
         """Compute the on-CPU time of each process in a window that was just closed."""
@@ -291,14 +290,15 @@ class SampledGroup:
         """Scale the samples of a window so that each process has the processor time that the kernel's clocks measured
         in it.
 
-        The first window after a failure also has the time since the last sums in the spool.
+        The first window also has the time until the first sample: since the last sums in the spool after a failure, or
+        since the recording was opened.
         """
         if self._clocks is None:
             return profile
         if not self._times:  # the last one of the recording
             self._end_window(recording)
         if self._resumed_from_ns:
-            profile = _extended(profile, recording.span_ns[0] - self._resumed_from_ns)
+            profile = extended(profile, max(recording.span_ns[0] - self._resumed_from_ns, 0))
             self._resumed_from_ns = 0
         return with_exact_sums(profile, self._times.popleft())
 
@@ -350,12 +350,3 @@ class SampledGroup:
         if self._recording is not None and not self.left.is_set():
             self._recording.close()
         self._recording = self._thread = None
-
-
-def _extended(profile: Profile, gap_ns: int) -> Profile:
-    """Return a window that begins earlier, with a note that this time has no samples."""
-    note = make_note("window_resumed", seconds=gap_ns / 1e9)
-    summary = replace(profile.summary, notes=(*profile.summary.notes, note))
-    return replace(
-        profile, start_ns=profile.start_ns - gap_ns, duration_ns=profile.duration_ns + gap_ns, summary=summary
-    )

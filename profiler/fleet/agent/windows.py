@@ -165,6 +165,19 @@ class UnrecordedTime:
             self._say("warning", "time without a window", seconds=round(gap_ns / 1e9, 1))
 
 
+_MIN_NOTED_GAP_NS = 500_000_000
+"""Minimum time without samples at the start of a window that the window has a note about."""
+
+
+def extended(profile: Profile, gap_ns: int) -> Profile:
+    """Return a window that begins earlier, with a note that this time has no samples if it is long."""
+    notes = (make_note("window_resumed", seconds=gap_ns / 1e9),) if gap_ns >= _MIN_NOTED_GAP_NS else ()
+    summary = replace(profile.summary, notes=(*profile.summary.notes, *notes))
+    return replace(
+        profile, start_ns=profile.start_ns - gap_ns, duration_ns=profile.duration_ns + gap_ns, summary=summary
+    )
+
+
 MAX_SERVICES = 500
 """Maximum number of services in a window; all others become the service OTHER, since the names come from processes."""
 _EVIDENCE = ExportOptions(evidence=True)
@@ -270,10 +283,12 @@ class WindowPart(NamedTuple):
     Attributes:
         data: The samples as Recording.packed_part() returned them.
         times: On-CPU time of each process by the kernel's clocks, None if they are not read.
+        unsampled_ns: Time before the first sample of the window whose on-CPU time is in `times`.
     """
 
     data: Sequence[Part]
     times: Sequence[ProcessTime] | None
+    unsampled_ns: int = 0
 
 
 def packed(part: WindowPart, notes: Sequence[Note], labels: Iterable[ProcessLabels]) -> bytes:
@@ -292,6 +307,7 @@ def packed(part: WindowPart, notes: Sequence[Note], labels: Iterable[ProcessLabe
         "checksum": zlib.crc32(data),
         "sizes": [memoryview(each).nbytes for each in part.data],
         "times": part.times,
+        "unsampled_ns": part.unsampled_ns,
         "notes": [note.to_json() for note in notes],
         "labels": list(sets),
         "processes": processes,
@@ -307,11 +323,13 @@ class _SavedPart:
         verdicts: Start times and labels of processes, by pid.
         times: On-CPU time of each process by the kernel's clocks; None if they were not read, and of a file by an older
             version.
+        unsampled_ns: See WindowPart.
     """
 
     profile: Profile
     verdicts: Mapping[int, Sequence[tuple[int, RuleVerdict]]]
     times: Sequence[ProcessTime] | None
+    unsampled_ns: int = 0
 
 
 def _unpacked(data: bytes) -> _SavedPart:
@@ -346,7 +364,7 @@ def _unpacked(data: bytes) -> _SavedPart:
     summary = replace(
         profile.summary, notes=(*profile.summary.notes, *(parse_note(**each) for each in fields["notes"]))
     )
-    return _SavedPart(replace(profile, summary=summary), verdicts, times)
+    return _SavedPart(replace(profile, summary=summary), verdicts, times, int(fields.get("unsampled_ns", 0)))
 
 
 def _read(path: str) -> bytes:
@@ -378,6 +396,7 @@ def _segments(parts: Sequence[_SavedPart], window: str) -> Sequence[SpoolSegment
     whole = merge(part.profile for part in parts)
     has_exact_sums = all(part.times is not None for part in parts)
     if has_exact_sums:
+        whole = extended(whole, max(part.unsampled_ns for part in parts))
         whole = with_exact_sums(whole, summed_times(time for part in parts for time in part.times or ()))
 
     def verdict(pid: int, started_ns: int) -> RuleVerdict:
