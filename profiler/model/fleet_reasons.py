@@ -125,6 +125,9 @@ CONDITIONS = (
     Reason("few_samples", Stage.AGENT,
            "The budget leaves too few samples: shares of a service are uncertain by 25 points or more since 3 windows.",
            hint="set a larger budget (budget.cpu, budget.memory) or longer windows.every, or choose fewer processes"),
+    Reason("impossible_sum", Stage.AGENT,
+           "A window of the last ten minutes has more processor time than the host's processors have.",
+           hint="do not trust the sums of this window; please report it with the agent's log"),
     Reason("reload_failed", Stage.AGENT, "The configuration was wrong at the last reload. The one before applies.",
            hint="pyprof agent --config FILE --check"),
 )

@@ -8,6 +8,7 @@ import sys
 import time
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,8 +18,9 @@ from pyprof.collectors.linux.process_times import TICK_NS, read_process_ns
 from pyprof.fleet.agent.process_clocks import ProcessClocks, ProcessTime, with_exact_sums
 from pyprof.fleet.agent.process_table import ObservedProcess
 from pyprof.fleet.agent.rules import NOT_RECORDED
+from pyprof.fleet.agent.windows import excess_seconds
 from pyprof.model.marker_frames import LATE, NO_SAMPLE
-from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
+from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import NOT_SAMPLED_LABEL
 from pyprof.model.walk import Trust
 from pyprof.records import replace
@@ -404,3 +406,13 @@ def test_sum_of_scaled_values_is_exact_for_large_columns() -> None:
     after = with_exact_sums(replace(profile, values=values), [ProcessTime(100, 5, "p", 10**15 + 1)])
     assert after.total == 10**15 + 1
     assert NO_SAMPLE.title not in [frame.title for frame in after.frames]
+
+
+@pytest.mark.parametrize(("seconds", "excess"), [(1, 0), (21, 0), (40, 16.0)])
+def test_more_time_than_all_processors_have_is_impossible(seconds: int, excess: float) -> None:
+    profile = window([1])
+    profile = replace(profile, duration_ns=10 * 10**9, values=profile.values.copy())
+    profile.values[:, -1] = 0
+    profile.values[0, -1] = seconds * 10**9
+    assert excess_seconds(profile, 2) == pytest.approx(excess)
+    assert excess_seconds(replace(profile, value_types=(ValueType("offcpu", "nanoseconds"),)), 2) == 0

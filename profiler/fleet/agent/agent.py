@@ -34,6 +34,7 @@ from pyprof.fleet.agent.windows import (
     WindowClock,
     WindowPart,
     count_processes,
+    excess_seconds,
     labelled,
     packed,
     restored,
@@ -330,6 +331,8 @@ class Agent:
             if accuracy := self._health.metrics.took(sampling.mode, profile, kept):
                 self._budget.judge_accuracy(accuracy)
             self._report_spool()
+            if excess_s := excess_seconds(profile, os.cpu_count() or 1):
+                self._conditions.note("impossible_sum", excess_seconds=round(excess_s, 1), mode=sampling.mode)
             self._conditions.end("recording_failed", mode=sampling.mode, rate=sampling.rate)
             inventory, dropped = self.spool.inventory, self._health.new_counts()
             self._say(

@@ -195,6 +195,25 @@ def labelled(profile: Profile, verdict: Callable[[int, int], RuleVerdict]) -> Pr
     return replace(profile, threads=tuple(threads))
 
 
+_SUM_MARGIN, _SUM_SLACK_NS = 1.1, 2_000_000_000
+"""Factor and nanoseconds by which the sum of a window may exceed its length on all processors: processes that ended may
+have run a little earlier, and clocks are read one after the other.
+"""
+
+
+def excess_seconds(profile: Profile, processors: int) -> float:
+    """Return by how many seconds the processor time of a window exceeds what is possible, 0 if it does not.
+
+    Args:
+        profile: The window of all processes of a host.
+        processors: Number of processors of the host.
+    """
+    if profile.value_types[-1].type != "cpu":
+        return 0.0
+    possible_ns = _SUM_MARGIN * profile.duration_ns * processors + _SUM_SLACK_NS
+    return max(profile.total - possible_ns, 0) / 1e9
+
+
 def count_processes(profile: Profile, recorded: Iterable[int]) -> dict[str, int]:
     """Return the fields of a window's log line about its processes: all of them, and those that a collector sampled.
 
