@@ -439,7 +439,7 @@ class WallClockCollector:
 def _without_registers(
     kind: SampleKind, ids: tuple[npt.NDArray[np.int32], I64], tid: I64, time_ns: I64, length_ns: I64
 ) -> SampleBatch:
-    """Return a batch of samples without registers, for rows of time that have no stack of their own."""
+    """Return a batch of samples without registers, for times for which no stack was read."""
     pid, started = ids
     bare = build_stackless_batch(WIDE, NOBODY, np.full(len(tid), kind, np.uint8), time_ns, pid, tid)
     return replace(bare, stopped=False, length_ns=length_ns, started=started)

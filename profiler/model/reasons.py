@@ -55,9 +55,10 @@ PROBLEMS = (
     Reason("symbol_table_broken", Stage.FILES, "broken symbol table: {where}"),
     Reason("exported_names_only", Stage.FILES, "no symbols: only exported names", hint="{command}"),
     Reason("no_time_for_names", Stage.FILES, "no names: the time to look them up ended", hint=_LATER),
-    Reason("no_time_for_lines", Stage.FILES, "line numbers only in part: the time to read them ended", hint=_LATER),
-    Reason("lines_take_long", Stage.FILES, "line numbers only in part: reading them takes over "
-        "{seconds} s", hint=_LATER),
+    Reason("no_time_for_lines", Stage.FILES,
+           "lines and inlined functions only in part: the time to read them ended", hint=_LATER),
+    Reason("lines_take_long", Stage.FILES,
+           "lines and inlined functions only in part: reading them takes over {seconds} s", hint=_LATER),
     Reason("debug_information_broken", Stage.FILES, "broken DWARF: {where}"),
     Reason("debug_information_split", Stage.FILES,
            "split DWARF: inlined functions are in .dwo files, which are not read"),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import struct
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
@@ -123,7 +124,7 @@ def read_headers(read: ReadMemory, start: int) -> PeHeaders:
     )
 
 
-class _PeTables:
+class _PeTables(ABC):
     """The tables that a Windows module has in its file as well as in memory. Subclasses read the bytes."""
 
     headers: PeHeaders
@@ -132,8 +133,8 @@ class _PeTables:
     order: Literal["<", ">"]
     sections: dict[str, Section]
 
-    def at_svma(self, svma: int, size: int) -> memoryview:
-        raise NotImplementedError
+    @abstractmethod
+    def at_svma(self, svma: int, size: int) -> memoryview: ...
 
     def unwind_table(self, name: str) -> UnwindTable | None:
         """Return the function table (.pdata, x64 only) or the .debug_frame of a Windows module, or None."""
@@ -150,8 +151,8 @@ class _PeTables:
     def _content(self, name: str) -> memoryview:
         return self.section(name) or memoryview(b"")
 
-    def section(self, name: str, enough: int | None = None) -> memoryview | None:
-        raise NotImplementedError
+    @abstractmethod
+    def section(self, name: str, enough: int | None = None) -> memoryview | None: ...
 
     @cached_property
     def exports(self) -> tuple[memoryview, memoryview]:

@@ -70,10 +70,9 @@ def bill_of_materials(site: Path) -> str:
     """Return the bundled distributions as CycloneDX JSON."""
     bom = Bom()
     for each in sorted(distributions(path=[str(site)]), key=lambda found: found.name.lower()):
-        url = PackageURL("pypi", name=each.name.lower(), version=each.version)
-        bom.components.add(
-            Component(name=each.name, version=each.version, type=ComponentType.LIBRARY, purl=url, bom_ref=str(url))
-        )
+        package = PackageURL("pypi", name=each.name.lower(), version=each.version)
+        kind, reference = ComponentType.LIBRARY, str(package)
+        bom.components.add(Component(name=each.name, version=each.version, type=kind, purl=package, bom_ref=reference))
     return str(JsonV1Dot6(bom).output_as_string(indent=2))
 
 

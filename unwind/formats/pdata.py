@@ -73,7 +73,7 @@ _SLOTS = {
 
 
 class PrologueStep(NamedTuple):
-    """What one instruction of a prologue does.
+    """The effect of one instruction of a prologue, as the unwind info states it.
 
     Attributes:
         after: Offset in the function of the next instruction.
