@@ -221,6 +221,9 @@ class _Looking:
             self._confined,
             names_s=math.inf,
         )
+        sampling.awaits_feedback = (
+            True  # each attempt copies what the last one lacked, and the target is stopped no more often
+        )
         completion = DumpCompletion(threads_now, most_s)
         sampling.on_batch, sampling.on_feedback = completion.note_batch, completion.note_feedback
         sampling.run(lambda: collector.stop() if completion.is_complete() else None)

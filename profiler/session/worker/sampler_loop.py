@@ -72,6 +72,7 @@ class Sampling:
         sampled: Set when the collector has ended.
         is_walked: True once the worker has unwound the first samples.
         leaves: True if this process ends with the recording.
+        awaits_feedback: True to take each batch only after the worker's feedback on the one before it.
         on_batch: Called with each batch before it is sent to the worker.
         on_feedback: Called with the feedback about each batch, before the collector gets it.
     """
@@ -112,6 +113,7 @@ class Sampling:
         self.sampled = threading.Event()
         self.is_walked = False
         self.leaves = False
+        self.awaits_feedback = False
         self.on_batch: Callable[[SampleBatch], None] = lambda batch: None
         self.on_feedback: Callable[[Feedback], None] = lambda feedback: None
         self._times = 1.0
@@ -248,8 +250,8 @@ class Sampling:
         batch = replace(batch, stack=batch.stack.alone())
         size = self._link.send(Batch(self._number, batch, self._link.packer.news(), self._interpreters()))
         self._flying[self._number] = replace(batch, stack=batch.stack.without_data()), size
-        is_saved = any(space.image is None for space in batch.spaces.values())
-        while self._flying and not self._requested and (is_saved or self._in_flight() > IN_FLIGHT):
+        waits = self.awaits_feedback or any(space.image is None for space in batch.spaces.values())
+        while self._flying and not self._requested and (waits or self._in_flight() > IN_FLIGHT):
             self._turn(TURN_S)
 
     def _report_cut_spaces(self, batch: SampleBatch) -> None:
