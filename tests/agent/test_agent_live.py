@@ -182,6 +182,13 @@ os.sched_setscheduler = noted
 """A sitecustomize module that notes each scheduling policy that the agent and its workers choose."""
 
 
+def samples_of(spool: Path, pid: int) -> int:
+    """Return the number of samples of a process in all windows of the spool."""
+    names = spool_query.segments(str(spool), TimeSpan(0, time.time_ns()))
+    profile = spool_query.profile_of(str(spool), names, "cpu", "all")
+    return int(profile.filter(pid=pid).values[:, 0].sum())
+
+
 def policies(agent: int) -> set[int]:
     """Return the scheduling policies of the main threads of the agent's workers."""
     started = [int(pid) for path in Path(f"/proc/{agent}/task").glob("*/children") for pid in path.read_text().split()]
@@ -191,8 +198,8 @@ def policies(agent: int) -> set[int]:
 def test_windows_of_what_the_rules_choose_are_in_the_spool(tmp_path: Path) -> None:
     """Run an agent with this test as its service manager, and follow it from READY to shutdown.
 
-    The agent finds a process that starts later, ignores a configuration that became invalid, and writes its last window
-    when it ends.
+    The agent samples a process that starts later, ignores a configuration that became invalid, and writes its last
+    window when it ends.
     """
     word, port = f"agent-live-{os.getpid()}", 20_000 + os.getpid() % 12_000
     config, spool, log, address, noted = (tmp_path / name for name in ("agent.toml", "spool", "log", "notify", "noted"))
@@ -235,6 +242,7 @@ def test_windows_of_what_the_rules_choose_are_in_the_spool(tmp_path: Path) -> No
             while not (
                 "reload_failed" in log.read_text()
                 and any(line["processes"] == 2 and line["samples"] for line in windows(log)[-1:])
+                and samples_of(spool, second.pid)
             ):
                 time.sleep(0.05)
             said = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()

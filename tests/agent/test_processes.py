@@ -206,8 +206,8 @@ def test_new_process_is_found_by_the_next_look_and_one_that_ended_is_still_named
         assert not again(of_agent)[child.pid].verdict.samplings, "the agent has started it"
         (sampling,) = again(found)[child.pid].verdict.samplings
         selection = RuleSelection((), (), True, False, lambda _: False, chosen=lambda: found.now_recorded(sampling))
-        assert list(selection.find(())) == [child.pid]
-        assert list(selection.find({child.pid})) == []
+        assert list(selection.find_new(())) == [child.pid]
+        assert list(selection.find_new({child.pid})) == []
         child.communicate(b"\n")
     assert child.pid not in again(found)
     assert found.verdict(child.pid, 0).service == "found"

@@ -345,8 +345,8 @@ class RuleSelection(Selection):
 
     chosen: Callable[[], Collection[int]] = tuple
 
-    def find(self, known: Container[int]) -> Iterable[int]:
-        return [pid for pid in self.chosen() if pid not in known and pid not in self.ours]
+    def find_new(self, excluded: Container[int]) -> Iterable[int]:
+        return [pid for pid in self.chosen() if pid not in excluded and pid not in self.ours]
 
 
 def selected(chosen: Callable[[], Collection[int]]) -> RuleSelection | None:
