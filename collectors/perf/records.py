@@ -236,7 +236,7 @@ TIME = 3
 """Index of the 64-bit word of a perf sample record that contains its time."""
 TID = 2
 """Index of the 64-bit word of a perf sample record with the process in its low half and the thread in its high half."""
-_CPU, _ABI, _REGS = 4, 5, 6
+CPU, _ABI, _REGS = 4, 5, 6
 _CHAIN = 5
 """Index of the 64-bit word of a perf sample record with the number of kernel frames. The frames and all other fields
 follow it.
@@ -465,7 +465,7 @@ def read_samples(
             time_ns=time_ns,
             pid=ids[:, 0],
             tid=ids[:, 1],
-            cpu=words[first + _CPU].astype(np.int32),
+            cpu=words[first + CPU].astype(np.int32),
             regs=regs,
             base=words[at + (_REGS + machine.words[machine.wide.sp])],
             offset=stack * 8,

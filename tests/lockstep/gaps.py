@@ -10,18 +10,22 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.bpf.sample_source import BpfSource
 from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets
+from pyprof.collectors.perf.cpu_events import choose_scope
+from pyprof.collectors.perf.event_manager import EventManager
+from pyprof.collectors.perf.event_set import FOREVER_NS, RingReader
 from pyprof.collectors.perf.random_sampling import LIFE_PERIODS, RandomRates
-from pyprof.collectors.perf.records import list_online_cpus
+from pyprof.collectors.perf.records import CPU, MIN_RING, TIME, Scan, list_online_cpus, open_rings
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
+from pyprof.records import dataclass, field
 
 F64 = npt.NDArray[np.float64]
 _REFERENCE = 20_000
@@ -87,6 +91,71 @@ def _designed_overflows(slot: float) -> F64:
     return np.diff(taken).astype(np.float64)
 
 
+def perf_gaps(rate_hz: float, seconds: float) -> tuple[F64, F64]:
+    """Return the gaps between samples of a processor in sampling periods: measured ones and designed ones.
+
+    While an event keeps its rate, its gaps are equal, and the next rate mirrors the last one. So one gap of some lives
+    counts, for the gaps to be independent.
+    """
+    options, cpus = CollectOptions(rate_hz=rate_hz, stack_size=64), list_online_cpus()
+    times: dict[int, list[int]] = defaultdict(list)
+    with _no_idle_processor() as pid, closing(open_rings(cpus, MIN_RING, False, False)) as rings:
+        scope = choose_scope(pid, cpus[0], options, everything=True)
+        with closing(EventManager(scope, options, RingReader(rings, Diagnostics()))) as manager:
+            manager.begin((), list)
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                time.sleep(min(manager.change_rates() / 1e9, 0.1))
+                found = manager.scan(FOREVER_NS)
+                for first in np.concatenate(found.samples) if found.samples else ():
+                    times[int(rings.words[first + CPU]) & 0xFFFF_FFFF].append(int(rings.words[first + TIME]))
+                found.release_records()
+    gaps = np.concatenate([np.diff(each)[:: 4 * LIFE_PERIODS] for each in times.values()])
+    return gaps * rate_hz / 1e9, np.diff(event_times(_REFERENCE, random.Random()))
+
+
+@dataclass(frozen=True, slots=True)
+class _CountingReader(RingReader):
+    """A reader that keeps the times of all records, also of those that are not chosen as samples."""
+
+    times: list[int] = field(default_factory=list)
+
+    def scan_rings(self, until_ns: int) -> Scan:
+        found = RingReader.scan_rings(self, until_ns)
+        self.times.extend(int(self.rings.words[first + TIME]) for part in found.samples for first in part)
+        return found
+
+
+def thread_gaps(rate_hz: float, seconds: float) -> tuple[F64, F64]:
+    """Return the gaps between samples of a thread in records of its event: measured ones and designed ones."""
+    options, cpus = CollectOptions(rate_hz=rate_hz, stack_size=64), list_online_cpus()
+    times: list[int] = []
+    with _no_idle_processor() as pid, closing(open_rings(cpus, MIN_RING, False, False)) as rings:
+        reader = _CountingReader(rings, Diagnostics())
+        scope = choose_scope(pid, cpus[0], options, everything=False).narrow_to_threads()
+        with closing(EventManager(scope, options, reader)) as manager:
+            manager.begin((pid,), list)
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                time.sleep(0.1)
+                found = manager.scan(FOREVER_NS)
+                times += [int(rings.words[first + TIME]) for part in found.samples for first in part]
+                found.release_records()
+            factor = manager._thinning.factor
+    chosen = np.searchsorted(np.sort(reader.times), np.sort(times))
+    return np.diff(chosen).astype(np.float64), _designed_selection(factor)
+
+
+def _designed_selection(mean: float) -> F64:
+    """Return gaps of a design in which each group of records has one sample. Group sizes are whole, by chance."""
+    taken, start = [], 0
+    for _ in range(_REFERENCE):
+        size = int(mean) + (random.random() < mean % 1)
+        taken.append(start + random.randrange(size))
+        start += size
+    return np.diff(taken).astype(np.float64)
+
+
 def event_times(count: int, chance: random.Random) -> F64:
     """Return the times of the samples of an event whose rate changes, in sampling periods."""
     rates = RandomRates(1.0, chance.uniform)
@@ -126,4 +195,4 @@ def ptrace_phases(rate_hz: float, seconds: float) -> tuple[F64, F64]:
     return np.array(found), np.linspace(0, 1, _REFERENCE)
 
 
-GAPS = {"bpf": bpf_gaps, "ptrace": ptrace_phases}
+GAPS = {"bpf": bpf_gaps, "perf": perf_gaps, "perf on threads": thread_gaps, "ptrace": ptrace_phases}

@@ -6,7 +6,7 @@ import pytest
 
 from pyprof.collectors.base import CollectorRefused
 from tests.lockstep.agent import record_shares_by_agent
-from tests.lockstep.gaps import bpf_gaps, ks_probability
+from tests.lockstep.gaps import GAPS, ks_probability
 from tests.lockstep.shares import COLLECTORS, record_shares
 from tests.support import missing
 
@@ -47,10 +47,11 @@ def test_windows_of_the_agent_have_the_shares_of_a_program_in_step() -> None:
         assert abs(share.z) < 5.5, share
 
 
-def test_gaps_between_samples_of_bpf_have_the_designed_distribution() -> None:
+@pytest.mark.parametrize(("collector", "rate_hz"), [("bpf", RATE_HZ), ("perf", 999), ("perf on threads", 999)])
+def test_gaps_between_samples_have_the_designed_distribution(collector: str, rate_hz: float) -> None:
     """Allow a Kolmogorov-Smirnov distance that chance exceeds once in ten million runs."""
     try:
-        found, designed = bpf_gaps(RATE_HZ, 4)
+        found, designed = GAPS[collector](rate_hz, 4)
     except CollectorRefused as error:
         missing(f"needs events on processors: {error.message}")
         raise
