@@ -51,7 +51,7 @@ def window(rng: random.Random, end_ns: int, length_ns: int = 60 * 10**9, new: in
             at = (3 * at + kind.randrange(3) + 1) % FUNCTIONS
             path.append(frame(at))
         tid = 100 + rng.randrange(THREADS)
-        thread = ThreadInfo(100, tid, f"worker-{tid}", "checkout", labels=(("env", "staging"),))
+        thread = ThreadInfo(100, tid, f"worker-{tid}", "checkout", labels=(("env", "staging"), ("service", "checkout")))
         builder.add_sample(builder.add_stack(path), (rng.randrange(1, 9), 52_631_579), thread)
     kinds = (ValueType("samples", "count"), ValueType("cpu", "nanoseconds"))
     return builder.build(About("checkout", kinds, (), end_ns - length_ns, length_ns, 52_631_579))

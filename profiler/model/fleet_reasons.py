@@ -110,6 +110,11 @@ CONDITIONS = (
     Reason("push_lost", Stage.AGENT,
            "In the last ten minutes the spool has dropped segments that a sink had not taken.",
            hint="raise the limits of the spool, and repair the receiver"),
+    Reason("push_slow", Stage.AGENT,
+           "A sink takes segments too slowly: a request took ten seconds or more, or its queue was never empty for a "
+           "minute.",
+           hint="see what slows the receiver or the way to it (push_request_seconds), or send less: longer "
+           "windows.every, fewer services"),
     Reason("clock_differs", Stage.AGENT,
            "The clocks of agent and receiver differ by more than 30 seconds: queries look in the wrong place.",
            hint="run NTP on both hosts"),
@@ -128,6 +133,9 @@ CONDITIONS = (
     Reason("impossible_sum", Stage.AGENT,
            "A window of the last ten minutes has more processor time than the host's processors have.",
            hint="do not trust the sums of this window; please report it with the agent's log"),
+    Reason("window_gap", Stage.AGENT,
+           "In the last ten minutes, a second or more between two windows was in neither (gap_seconds).",
+           hint="the agent or a recording was restarted; find out why if you did not do it"),
     Reason("reload_failed", Stage.AGENT, "The configuration was wrong at the last reload. The one before applies.",
            hint="pyprof agent --config FILE --check"),
 )

@@ -81,7 +81,7 @@ def test_small_budget_is_kept_by_fewer_samples_and_fewer_processes_and_said(tmp_
         try:
             while (
                 not windows(log)
-                or windows(log)[-1]["sampled"] != 1
+                or windows(log)[-1]["processes_left_out"] != 1
                 or '"one_sampling_time_in":64' not in log.read_text()
                 or '"needed_memory"' not in log.read_text()
             ):
@@ -99,7 +99,7 @@ def test_small_budget_is_kept_by_fewer_samples_and_fewer_processes_and_said(tmp_
     steps = [line["one_sampling_time_in"] for line in lines if line["event"] == "does less"]
     assert steps == sorted(steps)
     assert steps[-1] == 64
-    assert windows(log)[-1]["processes"] == 2, "also the one that is left out"
+    assert windows(log)[-1]["processes"] == 2, "as in the metric, also the one that is left out"
     assert "pyprof_agent_sampling_stride 64\n" in said
     assert "pyprof_agent_processes 2\n" in said
     assert "pyprof_agent_processes_left_out 1\n" in said

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from pyprof.fleet.agent import spool_query
+from pyprof.fleet.agent.health import EVENT_S, MIN_INTERVAL_S
 from pyprof.fleet.agent.windows import ClockSteps, UnrecordedTime, count_processes
 from pyprof.fleet.configuration import TimeSpan
 from tests.agent.push.receivers import Said, receiver
 from tests.agent.test_agent_live import BUSY
+from tests.agent.test_conditions import Clocked
 from tests.exporters.profiles import golden
 from tests.support import missing
 
@@ -141,13 +143,16 @@ def test_clock_that_is_adjusted_slowly_is_not_said_before_it_is_off() -> None:
 
 
 def test_time_between_windows_is_counted_once_and_said() -> None:
-    said: list[tuple[str, object]] = []
-    gaps = UnrecordedTime(lambda level, event, **fields: said.append((event, fields["seconds"])))
+    of = Clocked()
+    gaps = UnrecordedTime(of.conditions)
     gaps.begin(10 * SECOND_NS)
     gaps.add_window("cpu", 38 * SECOND_NS, 98 * SECOND_NS, 0)
     gaps.add_window("offcpu", 39 * SECOND_NS, 98 * SECOND_NS, 0)
-    assert (said, gaps.total_ns) == ([("time without a window", 28.0)], 28 * SECOND_NS)
-    gaps.add_window("cpu", 98 * SECOND_NS, 158 * SECOND_NS, 0)
+    assert gaps.total_ns == 28 * SECOND_NS
+    assert [(line["reason"], line["gap_seconds"]) for line in of.taken()] == [("window_gap", 28.0)]
+    gaps.add_window("cpu", 98 * SECOND_NS + SECOND_NS // 2, 158 * SECOND_NS, 0)
+    assert (gaps.total_ns, of.taken()) == (28 * SECOND_NS + SECOND_NS // 2, []), "too short for a condition"
+    gaps.total_ns = 28 * SECOND_NS
     gaps.add_window("offcpu", 101 * SECOND_NS, 158 * SECOND_NS, 0)
     assert gaps.total_ns == 31 * SECOND_NS
     gaps.add_recovered("cpu", 170 * SECOND_NS)
@@ -158,18 +163,22 @@ def test_time_between_windows_is_counted_once_and_said() -> None:
     gaps.reset("cpu")
     gaps.add_window("cpu", 9000 * SECOND_NS, 9060 * SECOND_NS, 1)
     assert gaps.total_ns == 31 * SECOND_NS, "there was nothing to record"
-    assert len(said) == 2
+    assert of.wait(MIN_INTERVAL_S)[0]["gap_seconds"] == 3.0
+    assert of.conditions.reasons == {"window_gap"}
+    assert [line["event"] for line in of.wait(EVENT_S)] == ["healthy again"]
 
 
 def test_first_agent_on_a_host_has_no_time_without_a_window() -> None:
-    gaps = UnrecordedTime(lambda *_, **__: None)
+    gaps = UnrecordedTime(Clocked().conditions)
     gaps.begin(0)
     gaps.add_window("cpu", 38 * SECOND_NS, 98 * SECOND_NS, 0)
     assert gaps.total_ns == 0
 
 
-def test_log_counts_processes_that_were_not_sampled() -> None:
+def test_log_counts_processes_as_metrics_do_and_those_that_ended_apart() -> None:
     profile = golden()
     pids = {thread.pid for thread in profile.threads}
-    assert count_processes(profile, [999_999]) == {"processes": len(pids) + 1, "sampled": 1}
-    assert count_processes(profile, pids) == {"processes": len(pids), "sampled": len(pids)}
+    names = "processes", "processes_left_out", "processes_ended"
+    ended = len(pids)
+    assert count_processes(profile, {999_998, 999_999}, {999_998}) == dict(zip(names, (2, 1, ended), strict=True))
+    assert count_processes(profile, pids, pids) == dict(zip(names, (ended, 0, 0), strict=True))

@@ -176,7 +176,7 @@ def test_killed_worker_is_named_and_loses_no_processor_time(tmp_path: Path) -> N
     found = [spool_query.profile_of(spool, [name], "cpu", "all") for name in names]
     found.sort(key=lambda profile: profile.start_ns)
     ends = [profile.start_ns + profile.duration_ns for profile in found]
-    assert not agent.lines(event="time without a window"), "it is in the recovered segment and the next window"
+    assert not agent.lines(reason="window_gap"), "it is in the recovered segment and the next window"
     assert any(
         b"began during this window" in gzip.decompress(path.read_bytes())
         for path in agent.spool.glob("*/checkout/*.pb.gz")

@@ -94,7 +94,7 @@ class Agent:
         self._answer_until = 0.0
         self._draw_at = 0.0
         self._starts = 0
-        self._steps, self._unrecorded = ClockSteps(say), UnrecordedTime(say)
+        self._steps, self._unrecorded = ClockSteps(say), UnrecordedTime(self._conditions)
         self._begin()
         numbers = self._pushers.numbers
         self._health = Health(values.every, self._gauges(), self._diagnostics, self._conditions, numbers)
@@ -217,6 +217,7 @@ class Agent:
             self._ended.attribute_ends()
             self._keep_budget()
             self._steps.total_ns()
+            self._pushers.check_speed()
             self._health.beat()
             self._notifier.report(self._conditions.reasons)
             self._notifier.alive()
@@ -342,7 +343,7 @@ class Agent:
                 rate=sampling.rate,
                 seconds=round(profile.duration_ns / 1e9, 1),
                 services=len(found),
-                **count_processes(profile, seen.keys()),
+                **count_processes(profile, self._table.matching(sampling).keys(), seen.keys()),
                 samples=profile.summary.samples,
                 own_cpu_percent=self._budget.own_cpu.percent(),
                 spool_segments=len(inventory),

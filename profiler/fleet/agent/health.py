@@ -85,7 +85,7 @@ def _pss_kb(pid: int) -> int | None:
 
 UNHEALTHY = frozenset({"loop_stuck", "no_windows"})
 """Conditions of the agent that a restart may end; /healthz answers 503."""
-NOT_READY = UNHEALTHY | {"recording_failed", "spool_disk_full", "spool_failed", "push_failing"}
+NOT_READY = UNHEALTHY | {"recording_failed", "spool_disk_full", "spool_failed", "push_failing", "push_slow"}
 """Conditions of the agent under which data is late or lost; /readyz answers 503."""
 MIN_INTERVAL_S = 60.0
 """Minimum time in seconds between two log lines about the beginning of the same condition with the same cause."""

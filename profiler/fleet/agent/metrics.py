@@ -95,6 +95,9 @@ PUSHES = (
     MetricKind(
         "push_lag_seconds", "gauge", "Time since the end of the oldest window that a sink has not accepted yet."
     ),
+    MetricKind(
+        "push_request_seconds", "gauge", "Duration of the last request to a sink, or of a longer one that runs."
+    ),
     MetricKind("push_clock_ahead_seconds", "gauge", "Time by which this host's clock is ahead of the receiver's."),
     MetricKind("push_sent", "counter", "Segments that a sink has accepted."),
     MetricKind("push_failures", "counter", "Failed attempts to send a segment to a sink, by reason."),

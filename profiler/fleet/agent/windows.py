@@ -26,6 +26,7 @@ import numpy as np
 
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
+from pyprof.fleet.agent.health import Conditions
 from pyprof.fleet.agent.process_clocks import ProcessTime, summed_times, with_exact_sums
 from pyprof.fleet.agent.process_table import ProcessLabels
 from pyprof.fleet.agent.rules import NOT_RECORDED, RuleVerdict
@@ -116,18 +117,23 @@ class ClockSteps:
         return min(readings)[1]
 
 
+MIN_GAP_S = 1.0
+"""Minimum time in seconds between two windows that is a condition of the agent. Shorter gaps are only counted."""
+
+
 class UnrecordedTime:
     """The time without a window between the windows of an agent, as by a restart. Used by one thread at a time.
 
-    Time in which no process was to be recorded does not count, nor time around a step of the wall clock.
+    Time in which no process was to be recorded does not count, nor time around a step of the wall clock. A gap of
+    MIN_GAP_S or more is the condition window_gap.
 
     Attributes:
         total_ns: Sum of it since the agent's start, including the time before its first window.
     """
 
-    def __init__(self, say: Callable[..., None]) -> None:
-        """Count from now on; say writes a line of the log, one for each gap."""
-        self._say = say
+    def __init__(self, conditions: Conditions) -> None:
+        """Count from now on."""
+        self._conditions = conditions
         self.total_ns = 0
         self._last: dict[object, tuple[int, int]] = {}
         self._since_ns = 0
@@ -162,7 +168,8 @@ class UnrecordedTime:
         gap_ns = start_ns - before_ns
         if before_ns and steps == steps_before and gap_ns > _TOLERANCE_NS:
             self.total_ns += gap_ns
-            self._say("warning", "time without a window", seconds=round(gap_ns / 1e9, 1))
+            if gap_ns >= MIN_GAP_S * 1e9:
+                self._conditions.note("window_gap", gap_seconds=round(gap_ns / 1e9, 1))
 
 
 _MIN_NOTED_GAP_NS = 500_000_000
@@ -214,15 +221,19 @@ def excess_seconds(profile: Profile, processors: int) -> float:
     return max(profile.total - possible_ns, 0) / 1e9
 
 
-def count_processes(profile: Profile, recorded: Iterable[int]) -> dict[str, int]:
-    """Return the fields of a window's log line about its processes: all of them, and those that a collector sampled.
+def count_processes(profile: Profile, selected: Set[int], recorded: Set[int]) -> dict[str, int]:
+    """Return the fields of a window's log line about its processes. Those with the name of a metric mean the same.
 
     Args:
-        profile: The window, with the exact processor time also of processes that were not sampled.
-        recorded: Pids that a collector sampled, also idle ones.
+        profile: The window, with the exact processor time also of processes that have ended.
+        selected: Pids that the rules select at the end of the window.
+        recorded: Those of them that the budget does not leave out.
     """
-    sampled = set(recorded)
-    return {"processes": len(sampled.union(thread.pid for thread in profile.threads)), "sampled": len(sampled)}
+    return {
+        "processes": len(selected),
+        "processes_left_out": len(selected - recorded),
+        "processes_ended": len({thread.pid for thread in profile.threads} - selected),
+    }
 
 
 def segments(

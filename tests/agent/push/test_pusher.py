@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, repeat
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -16,7 +17,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent import config
 from pyprof.fleet.agent.health import Conditions
 from pyprof.fleet.agent.metrics import PUSHES
-from pyprof.fleet.agent.push.pusher import Pusher, Pushers
+from pyprof.fleet.agent.push.pusher import MAX_BEHIND_S, SLOW_REQUEST_S, Pusher, Pushers
 from pyprof.fleet.agent.push.segment_sinks import FolderSink, ServerSink
 from pyprof.fleet.agent.push.sink_types import KINDS, PushTarget, made
 from pyprof.fleet.agent.spool import Caps, Spool, SpoolSegment
@@ -309,6 +310,55 @@ def test_failing_sink_is_a_condition_with_cause_and_remedy_until_it_takes_a_segm
     assert pushing.push() == 1
     assert lines[1]["event"] == "healthy again"
     assert not conditions.reasons
+
+
+def test_slow_request_is_a_condition_while_it_lasts_and_until_a_faster_one(tmp_path: Path) -> None:
+    spool, now, seen = opened(tmp_path / "spool"), 100.0, list[frozenset[str]]()
+    assert spool.store_window(segments(2))
+
+    class Slow:
+        def send(self, name: SegmentName, data: bytes) -> None:
+            nonlocal now
+            for seconds in (SLOW_REQUEST_S - 1, 1) if data == b"1" else (1,):
+                now += seconds
+                pushing.check_speed()
+                seen.append(conditions.reasons)
+
+    clock = SimpleNamespace(monotonic=lambda: now)
+    pushing, conditions, lines = with_conditions(spool, Slow())
+    with mock.patch("pyprof.fleet.agent.push.pusher.time", clock):
+        assert pushing.push() == 2
+        assert seen == [set(), {"push_slow"}, {"push_slow"}], "the first request was slow, the second one is under way"
+        pushing.check_speed()
+    assert [(line["event"], line["sink"]) for line in lines] == [("degraded", "nas"), ("healthy again", "nas")]
+    assert (lines[0]["request_seconds"], lines[0]["behind_seconds"]) == (SLOW_REQUEST_S, SLOW_REQUEST_S)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_queue_that_is_never_empty_for_a_minute_is_slow_unless_the_sink_fails(fails: bool, tmp_path: Path) -> None:
+    spool, now, at = opened(tmp_path / "spool"), 100.0, 0
+
+    class Server:
+        def send(self, name: SegmentName, data: bytes) -> None:
+            nonlocal now, at
+            now, at = now + 5, at + 1
+            pushing.check_speed()
+            if fails:
+                raise NotSent("unavailable", "about")
+            if now < 100 + MAX_BEHIND_S:
+                assert "push_slow" not in conditions.reasons
+                assert spool.store_window([SpoolSegment(SegmentName.new("web", 1000 + at), b"")])
+
+    clock = SimpleNamespace(monotonic=lambda: now)
+    pushing, conditions, _ = with_conditions(spool, Server())
+    assert spool.store_window(segments(1))
+    with mock.patch("pyprof.fleet.agent.push.pusher.time", clock):
+        while now < 100 + 2 * MAX_BEHIND_S and (fails or not pushing.sent):
+            pushing.push()
+        reasons = conditions.reasons
+        pushing.check_speed()
+    assert reasons == {"push_failing" if fails else "push_slow"}
+    assert conditions.reasons == ({"push_failing"} if fails else set()), "the queue is empty"
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -9,6 +9,7 @@ The sinks are started again with a new configuration. A receiver's clock is comp
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -30,6 +31,10 @@ _TRIES = 6
 """Number of attempts to send a segment after which another one is tried, to see whether the segment causes the
 failure.
 """
+SLOW_REQUEST_S = 10.0
+"""Duration in seconds of a request from which on its sink counts as slow."""
+MAX_BEHIND_S = 60.0
+"""Time in seconds without an empty queue after which a sink counts as slow, unless it fails."""
 
 
 class Pusher:
@@ -66,6 +71,8 @@ class Pusher:
         self._failures = 0
         self._after_s = 0.0
         self._tried: tuple[SegmentName | None, int] = None, 0
+        self._request_at = self._behind_at = math.inf
+        self._request_s = 0.0
         self._thread = threading.Thread(target=self._run, name=f"pyprof push {name}", daemon=True)
 
     def start(self) -> None:
@@ -86,6 +93,20 @@ class Pusher:
             oldest_ns = place.oldest_ns
             return len(place.names), place.bytes, max(time.time() - oldest_ns / 1e9, 0.0) if oldest_ns else 0.0
 
+    @property
+    def request_s(self) -> float:
+        """Seconds that the last request took, or that the one under way has taken, if that is longer."""
+        return max(self._request_s, time.monotonic() - self._request_at)
+
+    def check_speed(self) -> None:
+        """Begin or end the condition push_slow. The main loop calls this: a slow request blocks the sink's thread."""
+        behind_s = max(time.monotonic() - self._behind_at, 0.0)
+        if self.request_s >= SLOW_REQUEST_S or behind_s >= MAX_BEHIND_S:
+            figures = {"request_seconds": round(self.request_s, 1), "behind_seconds": round(behind_s)}
+            self._conditions.begin("push_slow", sink=self.name, **figures)
+        elif not self._failures:
+            self._conditions.end("push_slow", sink=self.name)
+
     def _run(self) -> None:
         while not self._ending.wait(self.pause()):
             self.push()
@@ -105,7 +126,9 @@ class Pusher:
                 name = self._spool.inventory.place(f"{QUEUE}/{self.name}").first()
             if name is None:
                 self._conditions.end("push_failing", sink=self.name)
+                self._behind_at = math.inf
                 break
+            self._behind_at = min(self._behind_at, time.monotonic())
             if not self._tried_one(name):
                 break
         return self.sent - before
@@ -134,13 +157,21 @@ class Pusher:
             self._gone(name)
             return
         try:
-            self._sink.send(name, data)
+            self._send(name, data)
         except RefusedForGood as error:
             self._set_aside(name, error.word, str(error), error.stated)
         else:
             self._gone(name)
             self.sent += 1
         self._goes_on()
+
+    def _send(self, name: SegmentName, data: bytes) -> None:
+        """Send a segment to the sink and measure how long that takes; the errors are those of SegmentSink.send()."""
+        self._request_at = began = time.monotonic()
+        try:
+            self._sink.send(name, data)
+        finally:
+            self._request_at, self._request_s = math.inf, time.monotonic() - began
 
     def _gone(self, name: SegmentName) -> None:
         with self._writing:
@@ -177,7 +208,7 @@ class Pusher:
             cause, hint = cause_and_hint(word, stated)
             self._conditions.begin("push_failing", about, hint, sink=self.name, cause=cause)
         self._failures += 1
-        self._after_s = after_s
+        self._after_s, self._behind_at = after_s, math.inf
         return False
 
     def _another_is_taken(self, name: SegmentName) -> bool:
@@ -187,7 +218,7 @@ class Pusher:
         if other is None or data is None:
             return False
         try:
-            self._sink.send(other, data)
+            self._send(other, data)
         except Exception:  # noqa: BLE001
             return False
         self._gone(other)
@@ -278,7 +309,7 @@ class Pushers:
                 pusher.end()
                 if any(each.name == target.name for each in targets):
                     continue
-                for reason in ("push_failing", "push_refused", "push_lost", "clock_differs"):
+                for reason in ("push_failing", "push_refused", "push_lost", "push_slow", "clock_differs"):
                     self._conditions.end(reason, sink=target.name)
         self._of = [(target, pusher) for target, pusher in self._of if target in targets]
         for target, sink, clock in new:
@@ -291,6 +322,11 @@ class Pushers:
         for _, pusher in self._of:
             pusher.end()
 
+    def check_speed(self) -> None:
+        """Begin or end the condition push_slow of each sink."""
+        for _, pusher in self._of:
+            pusher.check_speed()
+
     def numbers(self) -> Iterator[Number]:
         for target, pusher in list(self._of):
             sink = {"sink": target.name, "type": target.kind}
@@ -298,6 +334,7 @@ class Pushers:
             yield "push_queue_segments", sink, segments
             yield "push_queue_bytes", sink, size
             yield "push_lag_seconds", sink, age_s
+            yield "push_request_seconds", sink, pusher.request_s
             yield "push_clock_ahead_seconds", sink, self._clocks[target.name].ahead_s
             yield "push_sent", sink, pusher.sent
             yield "push_lost", sink, self._spool.lost[target.name]
