@@ -13,7 +13,7 @@ from pyprof.records import dataclass, replace
 
 if TYPE_CHECKING:
     from pyprof.collectors.base import Collector
-    from pyprof.collectors.targets.selection import InterpreterReaders, Selection
+    from pyprof.collectors.targets.process_selection import InterpreterReaders, Selection
     from pyprof.diagnostics import Diagnostics
     from pyprof.options import CollectOptions
 
@@ -92,8 +92,8 @@ def open_collector(
         UsageError: There is no such collector.
         PyprofError: The collector's error. For AUTO, the reason why none can be used.
     """
-    from pyprof.collectors.routing.opening import open_planned
-    from pyprof.collectors.targets.selection import Request
+    from pyprof.collectors.routing.router import open_planned
+    from pyprof.collectors.targets.process_selection import Request
 
     if name not in list_names():
         raise UsageError(f"there is no collector {name!r}", f"the collectors are {', '.join(list_names())}")

@@ -1,7 +1,7 @@
 """A compiled BPF object made ready for the kernel: its maps, its programs, and offsets of the kernel's structures.
 
-The input is the ELF file that clang wrote (target bpf), the output are descriptors. It does what libbpf does for
-objects of this kind. Maps are `struct map` in section `maps`. Constants of .rodata may be set before the load. Each
+The input is the ELF file that clang wrote (target bpf), the output are descriptors. It does what libbpf does
+for objects of this kind. Maps are `struct map` in section `maps`. Constants of .rodata may be set before the load. Each
 program has its section. Functions that programs call or pass as callbacks are in .text, which is appended to each
 program.
 
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorRefused
-from pyprof.collectors.linux import bpf
+from pyprof.collectors.linux import bpf_syscall
 from pyprof.errors import FormatError
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.records import dataclass
@@ -152,14 +152,18 @@ class BpfObject:
         """
         try:
             for name, entry in self.definitions.items():
-                fd = bpf.create_map(entry.kind, entry.key_size, entry.value_size, entry.entries, entry.flags, name)
+                fd = bpf_syscall.create_map(
+                    entry.kind, entry.key_size, entry.value_size, entry.entries, entry.flags, name
+                )
                 self.maps[name] = _taken(fd, f"the map {name}")
             if self.constants:
-                fd = bpf.create_map(bpf.ARRAY, 4, len(self.constants), 1, bpf.RDONLY_PROG, "rodata")
+                fd = bpf_syscall.create_map(
+                    bpf_syscall.ARRAY, 4, len(self.constants), 1, bpf_syscall.RDONLY_PROG, "rodata"
+                )
                 self.maps[".rodata"] = _taken(fd, "the map of constants")
-                bpf.update_element(fd, bytes(4), bytes(self.constants))
-                bpf.freeze_map(fd)
-            self._btf, log = bpf.load_btf(self._filled_btf())
+                bpf_syscall.update_element(fd, bytes(4), bytes(self.constants))
+                bpf_syscall.freeze_map(fd)
+            self._btf, log = bpf_syscall.load_btf(self._filled_btf())
             _taken(self._btf, "type information", log)
             return {section: self._load(section, kind, log_level) for section, kind in kinds.items()}
         except BaseException:
@@ -174,10 +178,10 @@ class BpfObject:
         starts = dict(zip(self._parts(section), (0, own), strict=False))
         functions, function_size, lines, line_size = self._info(starts)
         licence = self._content("license")
-        program = bpf.Program(
+        program = bpf_syscall.Program(
             kind, name, code, licence, self._btf, functions, function_size, lines, line_size
         )  # fmt: skip
-        fd, log = bpf.load_program(program, log_level)
+        fd, log = bpf_syscall.load_program(program, log_level)
         self.programs[name] = _taken(fd, f"the program {name}", log)
         return log
 

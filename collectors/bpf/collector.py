@@ -14,9 +14,9 @@ from pyprof.collectors.bpf.sample_source import BpfSource
 from pyprof.collectors.cpu_accounts import LostSamples
 from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
 from pyprof.collectors.perf.collector import NEVER_STOPPED, PerfCollector
-from pyprof.collectors.perf.cpu_events import Scope, Silent, choose_record_scope
+from pyprof.collectors.perf.cpu_wide_events import Scope, Silent, choose_record_scope
 from pyprof.collectors.perf.event_set import FOREVER_NS
-from pyprof.collectors.targets.selection import Selection
+from pyprof.collectors.targets.process_selection import Selection
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.reasons import Note, make_note

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pyprof.collectors.bpf.bpf_object import BpfObject, ProgramRefused, find_member_offset, read_kernel_types
 from pyprof.collectors.bpf.records import RecordRing
-from pyprof.collectors.linux import bpf
+from pyprof.collectors.linux import bpf_syscall
 from pyprof.collectors.linux.process_times import TICK_NS
 from pyprof.errors import FormatError
 
@@ -85,9 +85,9 @@ class ProcessEnds:
         try:
             self._set_offsets()
             self._object.set_entries("ring", RING_SIZE)
-            self._object.load({f"raw_tp/{_POINT}": bpf.RAW_TRACEPOINT})
+            self._object.load({f"raw_tp/{_POINT}": bpf_syscall.RAW_TRACEPOINT})
             self._ring = RecordRing(self._object.maps["ring"], RING_SIZE)
-            self._link = bpf.open_raw_tracepoint(self._object.programs["ended"], _POINT)
+            self._link = bpf_syscall.open_raw_tracepoint(self._object.programs["ended"], _POINT)
             if self._link < 0:
                 raise ProgramRefused(f"The kernel refuses the tracepoint {_POINT}: {os.strerror(-self._link)}.", "")
         except BaseException:
@@ -113,7 +113,7 @@ class ProcessEnds:
             start = start_ns // TICK_NS
             found.append(ProcessEnd(at_ns, start, run_ns, pid, parent, uid, _text(name), _text(above), shares != 0))
         self._ring.release_records(until)
-        count = bpf.lookup_element(self._object.maps["lost"], bytes(4), _U64.size)
+        count = bpf_syscall.lookup_element(self._object.maps["lost"], bytes(4), _U64.size)
         self.lost = _U64.unpack(count)[0] if count is not None else self.lost
         return found
 

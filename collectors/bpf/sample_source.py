@@ -17,6 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from pyprof.collectors.base import Feedback
+from pyprof.collectors.bpf.kernel_program import BpfSampler, WaitingThread
 from pyprof.collectors.bpf.records import (
     FOREVER_NS,
     LABEL_NAME,
@@ -35,11 +36,10 @@ from pyprof.collectors.bpf.records import (
     read_wait_ends,
     split_positions,
 )
-from pyprof.collectors.bpf.sampler import BpfSampler, WaitingThread
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.perf.copy_size import AbsentPages
-from pyprof.collectors.perf.cpu_events import Silent
+from pyprof.collectors.perf.cpu_wide_events import Silent
 from pyprof.collectors.perf.records import SampleRecords
+from pyprof.collectors.perf.stack_copy_size import AbsentPages
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.interpreter_frame_reading import CopiedStack, FrameRows, KernelReader

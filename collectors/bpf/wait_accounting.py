@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.collectors.bpf.kernel_program import WaitingThread
 from pyprof.collectors.bpf.records import I64, U32, Flag, WaitEnds
-from pyprof.collectors.bpf.sampler import WaitingThread
 from pyprof.model.marker_frames import NOT_ONE_BY_ONE
 from pyprof.records import dataclass, field, replace
 

@@ -20,9 +20,9 @@ import numpy.typing as npt
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, SampleSource
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.bpf.collector import BpfCollector
+from pyprof.collectors.bpf.kernel_program import WaitingThread
 from pyprof.collectors.bpf.records import I64, Flag, Records
 from pyprof.collectors.bpf.sample_source import BpfSource
-from pyprof.collectors.bpf.sampler import WaitingThread
 from pyprof.collectors.bpf.wait_accounting import (
     FOR_PROCESSOR,
     LATENCY_NS,
@@ -37,7 +37,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.sampled_arch import NARROW, WIDE
 from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
 from pyprof.collectors.perf.event_set import FOREVER_NS
-from pyprof.collectors.targets.selection import Selection
+from pyprof.collectors.targets.process_selection import Selection
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.marker_frames import Blocked, KernelStack

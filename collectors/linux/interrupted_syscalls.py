@@ -1,4 +1,9 @@
-"""System calls that a stop interrupts: which ones return early, and how their effect is undone or counted.
+"""System calls that a stop interrupts: which ones continue unchanged, which ones return early, and how their effect is
+undone or counted.
+
+Sources for calls that continue: signal(7), "Interruption of system calls and library functions by stop signals", and
+the kernel's return codes. The kernel restarts ERESTARTSYS, ERESTARTNOHAND, ERESTARTNOINTR and ERESTART_RESTARTBLOCK if
+no signal handler runs, but not EINTR. Numbers of calls: Kernel.syscalls.
 
 A call that a stop cuts short returns less than was requested, because it returns what is done so far. A call that waits
 or copies for long checks from time to time whether a signal is pending, and the kernel requests a stop by the same
@@ -19,10 +24,109 @@ from collections.abc import Callable, Sequence
 
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.procfs import has_pending_handler, has_pending_signal
-from pyprof.collectors.linux.stopped_task import EINTR, Regset, can_restart
+from pyprof.collectors.linux.stopped_registers import EINTR, Regset
 from pyprof.diagnostics import Diagnostics
+from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.records import dataclass
+
+_READS = frozenset({"read", "readv"})
+
+SURVIVES = frozenset({
+    "poll", "ppoll", "ppoll_time64", "select", "_newselect", "pselect6", "pselect6_time64", "pause",
+    "nanosleep", "clock_nanosleep", "clock_nanosleep_time64", "wait4", "waitpid", "waitid", "msgsnd", "msgrcv", "flock",
+    "sigsuspend", "rt_sigsuspend", "mq_timedreceive", "mq_timedreceive_time64",
+    "restart_syscall",  # was already restarted once
+})  # fmt: skip
+"""System calls that the kernel restarts after a stop, whatever their arguments.
+
+Writes are missing on purpose: if they are cut short, they return the number of bytes written so far.
+"""
+
+_FUTEX_SURVIVES = frozenset({0, 6, 9})  # WAIT, LOCK_PI, WAIT_BITSET
+_READ_SURVIVES = ("pipe:", "/dev/pts/", "/dev/tty", "anon_inode:[eventfd]", "anon_inode:[timerfd]",
+                  "anon_inode:[signalfd]")  # fmt: skip
+_IPC_SURVIVES = frozenset({11, 12})  # MSGSND, MSGRCV
+
+_RESTARTABLE = frozenset({
+    "read", "readv", "epoll_wait", "accept", "accept4", "recv", "recvfrom", "recvmsg", "semop", "semtimedop",
+    "semtimedop_time64", "rt_sigtimedwait", "rt_sigtimedwait_time64", "io_getevents",
+})  # fmt: skip
+"""System calls that return EINTR only before they have any effect, so that running them again is the same call."""
+
+_SOCKETCALL_RESTARTABLE = frozenset({5, 10, 12, 17, 18})  # ACCEPT, RECV, RECVFROM, RECVMSG, ACCEPT4 (linux/net.h)
+_IPC_RESTARTABLE = frozenset({1, 4})  # SEMOP, SEMTIMEDOP (linux/ipc.h)
+
+_RESTARTABLE_WITHOUT_MASK = {"epoll_pwait": 4, "epoll_pwait2": 4}
+"""System call -> index of its argument with the signal mask, which must be NULL for a restart.
+
+With a mask, a signal and the end of the wait belong together, and a program that passes one expects EINTR.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedCall:
+    """A line of /proc/TID/syscall of a thread that does not run. The number -1 means that it is in no system call."""
+
+    number: int
+    args: tuple[int, ...]
+    sp: int
+    pc: int
+
+
+def parse_syscall(line: bytes) -> BlockedCall | None:
+    """Parse a line of /proc/TID/syscall. Return None for "running". sp is 0 if the thread has ended.
+
+    Raises:
+        FormatError: The line is not valid.
+    """
+    words = line.split()
+    if len(words) < 3:
+        return None
+    try:
+        number, sp, pc = int(words[0]), int(words[-2], 16), int(words[-1], 16)
+        return BlockedCall(number, tuple(int(word, 16) for word in words[1:-2]), sp, pc)
+    except ValueError:
+        raise FormatError("syscall", 0, "not a line of /proc/PID/task/TID/syscall") from None
+
+
+def can_survive_stop(call: BlockedCall, pid: int, arch: Arch) -> bool:
+    """Return True if a blocked call surely continues after a ptrace stop as if nothing had happened."""
+    if call.number < 0:
+        return True
+    name, args = arch.kernel.call_names.get(call.number, ""), call.args
+    if name in SURVIVES:
+        return True
+    if name in ("futex", "futex_time64"):
+        return len(args) > 1 and args[1] & 0x7F in _FUTEX_SURVIVES
+    if name == "ipc":
+        return len(args) > 0 and args[0] & 0xFFFF in _IPC_SURVIVES
+    if name in _READS and args:
+        try:
+            return os.readlink(f"/proc/{pid}/fd/{args[0]}").startswith(_READ_SURVIVES)
+        except OSError:
+            return False
+    return False
+
+
+def can_restart(arch: Arch, number: int, args: Sequence[int]) -> bool:
+    """Return True if a system call that failed with EINTR because of a stop may be run again.
+
+    Args:
+        arch: Architecture of the call.
+        number: Number of the call.
+        args: The six arguments of the call.
+    """
+    name = arch.kernel.call_names.get(number, "")
+    if name in _RESTARTABLE:
+        return True
+    if name == "socketcall":
+        return args[0] in _SOCKETCALL_RESTARTABLE
+    if name == "ipc":
+        return args[0] & 0xFFFF in _IPC_RESTARTABLE
+    mask = _RESTARTABLE_WITHOUT_MASK.get(name)
+    return mask is not None and args[mask] == 0
+
 
 Read = Callable[[int, int], bytes]
 """Function that reads the memory (avma, size) of the stopped thread; it returns b"" if that is not readable."""
@@ -47,7 +151,6 @@ _FROM = {"read": 0, "readv": 0, "recv": 0, "recvfrom": 0, "recvmsg": 0, "recvmms
          "sendfile": 1, "sendfile64": 1, "splice": 0, "copy_file_range": 0}  # fmt: skip
 """System call -> index of its argument with the descriptor that supplies the data."""
 _COPIES = frozenset({"sendfile", "sendfile64", "splice", "copy_file_range"})
-_READS = frozenset({"read", "readv"})
 _WAIT_FOR_ALL = frozenset({"recv", "recvfrom", "recvmsg"})
 _PLACE = {"sendfile": (2, 4), "sendfile64": (2, 8), "copy_file_range": (1, 8)}
 """System call -> index of its argument with the address of the offset in the source file, and the size of that offset

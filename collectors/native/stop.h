@@ -36,7 +36,7 @@ struct thread {
 	u64 slept_size; /* of its schedstat in the sleep in which it was seen last, 0: it is not known to sleep */
 	u8 slept[64];
 	u64 start, end, top, most, last_sp; /* of its stack */
-	u64 share_ran, share_waited; /* collectors/ptrace/threads.py */
+	u64 share_ran, share_waited; /* collectors/ptrace/sampled_thread.py */
 	double share, credit;
 	/* of all looks */
 	u64 still, asked, waiting, ran_ns, waits, shared; /* shared: samples by its share */

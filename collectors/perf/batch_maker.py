@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.sampled_arch import HERE, NARROW, WIDE
-from pyprof.collectors.perf.cpu_events import Scope
+from pyprof.collectors.perf.cpu_wide_events import Scope
 from pyprof.collectors.perf.event_set import FOREVER_NS
 from pyprof.collectors.perf.records import (
     LOST,

@@ -16,17 +16,17 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.cpu_accounts import LostSamples
 from pyprof.collectors.linux.confinement import raise_file_limit
 from pyprof.collectors.perf.batch_maker import BatchMaker, Elsewhere, RingBatches
-from pyprof.collectors.perf.copy_size import AbsentPages, choose_ring_size
-from pyprof.collectors.perf.cpu_events import Scope, choose_scope
+from pyprof.collectors.perf.cpu_wide_events import Scope, choose_scope
+from pyprof.collectors.perf.event_attributes import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.event_manager import EventManager
 from pyprof.collectors.perf.event_set import FOREVER_NS, RingReader
-from pyprof.collectors.perf.events import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.process_set import ProcessSet, RecordAccounts
 from pyprof.collectors.perf.random_sampling import Decimation, Starvation
 from pyprof.collectors.perf.records import FORK, U64, SampleRecords, Scan, list_online_cpus, open_rings
+from pyprof.collectors.perf.stack_copy_size import AbsentPages, choose_ring_size
 from pyprof.collectors.perf.tracked_processes import TrackedProcesses
 from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, RecordWait
-from pyprof.collectors.targets.selection import Selection
+from pyprof.collectors.targets.process_selection import Selection
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
@@ -36,7 +36,7 @@ from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 
 if TYPE_CHECKING:
-    from pyprof.collectors.perf.cpu_events import Silent
+    from pyprof.collectors.perf.cpu_wide_events import Silent
 
 USER_ONLY = make_note("kernel_not_sampled")
 NEVER_STOPPED = make_note("never_stopped")

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.cpu_accounts import EndedThreadTimes
-from pyprof.collectors.perf.copy_size import SLACK_S, StackSize
-from pyprof.collectors.perf.cpu_events import Losses, Scope
+from pyprof.collectors.perf.cpu_wide_events import Losses, Scope
+from pyprof.collectors.perf.event_attributes import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.event_set import FOREVER_NS, EventSet, RingReader
-from pyprof.collectors.perf.events import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.random_sampling import LIFE_PERIODS, SampleCounter, Thinning
 from pyprof.collectors.perf.records import OVERHEAD, Scan
+from pyprof.collectors.perf.stack_copy_size import SLACK_S, StackSize
 from pyprof.collectors.perf.time_after_last_record import LastRecords
 from pyprof.options import CollectOptions
 from pyprof.window_flush_protocol import Stride
 
 if TYPE_CHECKING:
-    from pyprof.collectors.perf.cpu_events import Silent
+    from pyprof.collectors.perf.cpu_wide_events import Silent
 
 _FIRST_BATCHES_S = 0.6
 _MIN_FIRST = 8192

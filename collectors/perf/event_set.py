@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pyprof.collectors.linux import libc, procfs
-from pyprof.collectors.perf.events import Event, EventKind, Periods, SwitchEvent, counted_ns, refusal
+from pyprof.collectors.perf.event_attributes import Event, EventKind, Periods, SwitchEvent, counted_ns, refusal
 from pyprof.collectors.perf.random_sampling import RandomRates
 from pyprof.collectors.perf.records import EXIT, FORK, LOST, OtherRecord, Rings, list_online_cpus, parse_task
 from pyprof.records import dataclass, field, replace
 
 if TYPE_CHECKING:
-    from pyprof.collectors.perf.cpu_events import ProcessorEvents, Silent
+    from pyprof.collectors.perf.cpu_wide_events import ProcessorEvents, Silent
 
 
 from pyprof.collectors.perf.records import Scan, scan_ring
@@ -112,7 +112,7 @@ class EventSet:
         Raises:
             PerfNotAllowed: The kernel permits no event.
         """
-        from pyprof.collectors.perf.cpu_events import ProcessorEvents
+        from pyprof.collectors.perf.cpu_wide_events import ProcessorEvents
 
         self._machine = ProcessorEvents([*self.rings.owners], self._open_on)
         mine = self._own[EVERY_THREAD] = _Events(self._machine.fds)

@@ -11,14 +11,14 @@ from pyprof.collectors.linux.children import find_descendants
 from pyprof.collectors.perf.event_set import FOREVER_NS
 from pyprof.collectors.perf.records import Rings, Scan
 from pyprof.collectors.perf.tracked_processes import ProcessEvents, TrackedProcesses
-from pyprof.collectors.targets.selection import Selection
+from pyprof.collectors.targets.process_selection import Selection
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.reasons import Note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 
 if TYPE_CHECKING:
-    from pyprof.collectors.perf.cpu_events import Silent
+    from pyprof.collectors.perf.cpu_wide_events import Silent
 
 
 class ProcessSet:
@@ -222,7 +222,7 @@ class RecordAccounts:
         """
         if not self._offline:
             return self._lost()
-        from pyprof.collectors.perf.cpu_events import count_missed_samples
+        from pyprof.collectors.perf.cpu_wide_events import count_missed_samples
 
         return count_missed_samples(self._offline, self._options.rate_hz, self._lost())
 
@@ -279,6 +279,6 @@ class RecordAccounts:
         """Return a note for the summary if a processor was offline."""
         if not self._offline:
             return ()
-        from pyprof.collectors.perf.cpu_events import describe_missed_samples
+        from pyprof.collectors.perf.cpu_wide_events import describe_missed_samples
 
         return (describe_missed_samples(self._offline),)

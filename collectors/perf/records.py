@@ -8,8 +8,8 @@ See linux/perf_event.h, struct perf_event_mmap_page: data_head at 1024, data_tai
 
 Samples are read as columns over the ring's own words, all other records one by one. See linux/perf_event.h. A record
 begins with a word {type: u32, misc: u16, size: u16}, and its size is a multiple of 8. With SAMPLE_TYPE of
-perf/events.py a sample consists of these words: header, ip, (pid, tid), time, (cpu, 0), abi, registers, stack size,
-stack, and the number of valid stack bytes. Every other record ends with (pid, tid), time, (cpu, 0).
+perf/event_attributes.py a sample consists of these words: header, ip, (pid, tid), time, (cpu, 0), abi, registers, stack
+size, stack, and the number of valid stack bytes. Every other record ends with (pid, tid), time, (cpu, 0).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.sampled_arch import HERE, PerfArch, order_reads
-from pyprof.collectors.perf.events import PerfNotAllowed, refusal, ring_owner
+from pyprof.collectors.perf.event_attributes import PerfNotAllowed, refusal, ring_owner
 from pyprof.model.marker_frames import KERNEL_HALF, KernelStack
 from pyprof.model.modules import Mapping
 from pyprof.records import dataclass, field

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
 from pyprof.collectors.perf.collector import PerfCollector
-from pyprof.collectors.perf.copy_size import mask_beyond_copy
+from pyprof.collectors.perf.stack_copy_size import mask_beyond_copy
 from pyprof.collectors.perf.switches import Switches, SwitchReading
 from pyprof.collectors.switch_events import ENDED, I64, Mask, SwitchBatch
 from pyprof.model.profile import ThreadInfo

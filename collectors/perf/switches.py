@@ -6,8 +6,8 @@ header states the direction, and whether the thread was preempted.
 
 These events have separate rings. PERF_RECORD_SWITCH gives the time of each switch, even if time in the kernel may not
 be sampled. The context-switch event gives a sample with user registers and stack. Its period depends on the threads
-(perf/events.py). A thread that switches thousands of times a second is sampled by duty cycle: its events are on for a
-part of the time only.
+(perf/event_attributes.py). A thread that switches thousands of times a second is sampled by duty cycle: its events are
+on for a part of the time only.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ import numpy as np
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import libc, procfs
-from pyprof.collectors.perf.copy_size import StackSize
-from pyprof.collectors.perf.event_set import EVERY_THREAD, FOREVER_NS, EventSet, Fork
-from pyprof.collectors.perf.events import (
+from pyprof.collectors.perf.event_attributes import (
     MOST_STACK,
     PerfNotAllowed,
     Periods,
@@ -33,6 +31,7 @@ from pyprof.collectors.perf.events import (
     Tuning,
     choose_thread_periods,
 )
+from pyprof.collectors.perf.event_set import EVERY_THREAD, FOREVER_NS, EventSet, Fork
 from pyprof.collectors.perf.records import (
     EXIT,
     FORK,
@@ -51,6 +50,7 @@ from pyprof.collectors.perf.records import (
     parse_task,
     read_samples,
 )
+from pyprof.collectors.perf.stack_copy_size import StackSize
 from pyprof.collectors.switch_events import (
     BLOCKED,
     ENDED,

@@ -19,13 +19,13 @@ from pyprof.collectors.cpu_accounts import Accounts
 from pyprof.collectors.linux.children import ChildFinder, open_child_finder
 from pyprof.collectors.linux.confinement import raise_file_limit
 from pyprof.collectors.ptrace.native_loop import NativeRounds
-from pyprof.collectors.ptrace.process import TracedProcess
+from pyprof.collectors.ptrace.sampled_process import TracedProcess
+from pyprof.collectors.ptrace.sampled_thread import Outcome, Thread
 from pyprof.collectors.ptrace.sampling_times import Scheduler, WallTimes
 from pyprof.collectors.ptrace.targets import Readers, Targets
 from pyprof.collectors.ptrace.thread_rounds import TRANSFERRING, RestOfRound, ThreadRounds, ThreadSampler
 from pyprof.collectors.ptrace.thread_stop import StopGuard, Stopper
-from pyprof.collectors.ptrace.threads import Outcome, Thread
-from pyprof.collectors.targets.selection import Processes
+from pyprof.collectors.targets.process_selection import Processes
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess

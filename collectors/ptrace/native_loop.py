@@ -18,11 +18,11 @@ from pyprof.collectors.batch_builder import MAX_LANES, ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import libc
 from pyprof.collectors.native.bindings import ReturnReason, SampleRow, StopEnding, ThreadRow, address_of, sample_rounds
 from pyprof.collectors.ptrace.native_round_data import MAX_SAMPLES, NOW, WORD, Check, NativeRows, Plan, Round
-from pyprof.collectors.ptrace.on_cpu import OnCpuTurns
-from pyprof.collectors.ptrace.process import TracedProcess
+from pyprof.collectors.ptrace.running_threads import OnCpuTurns
+from pyprof.collectors.ptrace.sampled_process import TracedProcess
+from pyprof.collectors.ptrace.sampled_thread import Outcome, StoppedThread, Thread
 from pyprof.collectors.ptrace.sampling_times import REST_NS
 from pyprof.collectors.ptrace.thread_stop import Stopper
-from pyprof.collectors.ptrace.threads import Outcome, StoppedThread, Thread
 from pyprof.model.arch import Arch
 from pyprof.model.modules import AddressSpace
 from pyprof.options import CollectOptions

@@ -24,8 +24,8 @@ from pyprof.collectors.native.bindings import (
     address_of,
     rows_of,
 )
-from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.threads import (
+from pyprof.collectors.ptrace.sampled_process import TracedProcess
+from pyprof.collectors.ptrace.sampled_thread import (
     MAX_STOP_WAIT_NS,
     MIN_SPAN_BYTES,
     MIN_WHOLE_SHARE,

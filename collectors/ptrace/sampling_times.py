@@ -21,8 +21,8 @@ import numpy as np
 from pyprof.collectors.base import NOBODY
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.linux.sampled_arch import WIDE
-from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.threads import Thread
+from pyprof.collectors.ptrace.sampled_process import TracedProcess
+from pyprof.collectors.ptrace.sampled_thread import Thread
 from pyprof.collectors.sampling_clock import SamplingClock
 from pyprof.model.marker_frames import NOT_ONE_BY_ONE, Blocked
 from pyprof.model.sample_batch import SampleBatch, SampleKind

@@ -12,8 +12,8 @@ from pyprof.collectors.base import Feedback
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.procfs import ProcDir
-from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.threads import ShortThreads, Thread
+from pyprof.collectors.ptrace.sampled_process import TracedProcess
+from pyprof.collectors.ptrace.sampled_thread import ShortThreads, Thread
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.collectors.thread_start_times import DelayedRemoval, Identities
 from pyprof.diagnostics import Diagnostics

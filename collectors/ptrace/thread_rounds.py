@@ -16,15 +16,15 @@ from typing import NamedTuple
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import ChildFinder
-from pyprof.collectors.linux.stopped_task import BlockedCall, can_survive_stop, parse_syscall
+from pyprof.collectors.linux.interrupted_syscalls import BlockedCall, can_survive_stop, parse_syscall
 from pyprof.collectors.ptrace.native_loop import Grid, NativeRounds, PythonCheck
 from pyprof.collectors.ptrace.native_round_data import Check, Due, Round
-from pyprof.collectors.ptrace.on_cpu import OnCpuTurns
-from pyprof.collectors.ptrace.process import TracedProcess
+from pyprof.collectors.ptrace.running_threads import OnCpuTurns
+from pyprof.collectors.ptrace.sampled_process import TracedProcess
+from pyprof.collectors.ptrace.sampled_thread import Outcome, Thread
 from pyprof.collectors.ptrace.sampling_times import Scheduler
 from pyprof.collectors.ptrace.targets import Targets
 from pyprof.collectors.ptrace.thread_stop import StopGuard, Stopper
-from pyprof.collectors.ptrace.threads import Outcome, Thread
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.marker_frames import Blocked

@@ -2,7 +2,6 @@
 
 open_sources     The sources of a recording that are open now: its main source, and stops of single threads and
                  processes
-opening          Functions that open the collectors by which a recording takes its samples
 planner          The facts of a recording, and its plan, which is made again when one of them changes
 router           The router of a recording: it opens the source that the plan names, and follows the plan when facts
                  change

@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.perf.copy_size import mask_beyond_copy, mask_other_stacks
-from pyprof.collectors.perf.events import MOST_STACK
+from pyprof.collectors.perf.event_attributes import MOST_STACK
+from pyprof.collectors.perf.stack_copy_size import mask_beyond_copy, mask_other_stacks
 from pyprof.model.columns import among
 from pyprof.model.reasons import Note
 from pyprof.model.sample_batch import SampleBatch

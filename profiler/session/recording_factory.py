@@ -14,7 +14,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import find_descendants
 from pyprof.collectors.linux.process_times import UnfollowedChildren
 from pyprof.collectors.targets.launch import LaunchedCommand
-from pyprof.collectors.targets.selection import Selection, select_processes
+from pyprof.collectors.targets.process_selection import Selection, select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.model.thread_identity import labels_of

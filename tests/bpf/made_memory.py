@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from pyprof.collectors.bpf import records
-from pyprof.collectors.bpf.sampler import pack_offsets
+from pyprof.collectors.bpf.kernel_program import pack_offsets
 from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout
 from pyprof.interpreters.cpython.bpf_frame_rows import find_offsets
 from pyprof.interpreters.cpython.layout import LAYOUTS, NONE, AwaitLayout, Layout

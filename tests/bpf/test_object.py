@@ -9,8 +9,8 @@ import pytest
 
 from pyprof.collectors.bpf import records
 from pyprof.collectors.bpf.bpf_object import BpfObject, ProgramRefused
-from pyprof.collectors.bpf.sampler import read_program
-from pyprof.collectors.linux import bpf
+from pyprof.collectors.bpf.kernel_program import read_program
+from pyprof.collectors.linux import bpf_syscall
 from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
 from pyprof.errors import FormatError
 from pyprof.model.reasons import counted
@@ -45,7 +45,7 @@ def test_program_that_the_verifier_refuses_is_one_error_with_its_reason() -> Non
     data = bytearray(read_program())
     loaded = BpfObject(bytes(data), "sampler.o")
     with pytest.raises(ProgramRefused) as refused:
-        loaded.load({"perf_event/sample": bpf.RAW_TRACEPOINT})
+        loaded.load({"perf_event/sample": bpf_syscall.RAW_TRACEPOINT})
     assert "sample" in refused.value.message
     assert refused.value.log
 

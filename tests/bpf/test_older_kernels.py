@@ -10,7 +10,7 @@ import struct
 import pytest
 
 from pyprof.collectors.bpf.bpf_object import BpfObject
-from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, read_program
+from pyprof.collectors.bpf.kernel_program import KINDS, OF_WAITS, read_program
 from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
 
 pytestmark = pytest.mark.system

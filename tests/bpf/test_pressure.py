@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 BY_BPF = ("--collector", "bpf")
 OF_1_MB = """import sys
-from pyprof.collectors.bpf import sampler
-sampler.choose_ring_size = lambda *_: 1 << 20
+from pyprof.collectors.bpf import kernel_program
+kernel_program.choose_ring_size = lambda *_: 1 << 20
 from pyprof.__main__ import main
 main()
 """

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from pyprof.collectors.bpf.collector import BpfCollector
-from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets
+from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.options import CollectOptions
 from pyprof.window_flush_protocol import FlushProtocol

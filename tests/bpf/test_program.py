@@ -17,7 +17,14 @@ import pytest
 
 from pyprof.collectors.bpf import records as abi
 from pyprof.collectors.bpf.bpf_object import BpfObject, find_member_offset, read_kernel_types
-from pyprof.collectors.bpf.sampler import KINDS, OF_WAITS, BpfSampler, KernelTargets, choose_ring_size, read_program
+from pyprof.collectors.bpf.kernel_program import (
+    KINDS,
+    OF_WAITS,
+    BpfSampler,
+    KernelTargets,
+    choose_ring_size,
+    read_program,
+)
 from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
 from pyprof.collectors.perf.records import list_online_cpus

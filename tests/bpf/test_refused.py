@@ -16,10 +16,10 @@ import time
 import pytest
 
 import pyprof
-from pyprof.collectors.bpf import sampler
+from pyprof.collectors.bpf import kernel_program
 from pyprof.collectors.bpf.bpf_object import ProgramRefused
-from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets, read_program
-from pyprof.collectors.linux import bpf, libc
+from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets, read_program
+from pyprof.collectors.linux import bpf_syscall, libc
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.model.profile import Profile
 from tests.interpreters.pythons import HERE, running
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 _CALL, _PROG_LOAD = 0x85, 5
 _KTIME, _NO_HELPER = 5, 9999
-REASON = "invalid func unknown#9999 (at: u64 began = ktime_get_ns(); @ sampler.bpf.c:"
+REASON = "invalid func unknown#9999 (at: u64 began = ktime_get_ns(); @ kernel_program.bpf.c:"
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> None:
     known, unknown = (struct.pack("<BBhi", _CALL, 0, 0, number) for number in (_KTIME, _NO_HELPER))
     broken = read_program().replace(known, unknown)
     assert broken != read_program()
-    monkeypatch.setattr(sampler, "read_program", lambda: broken)
+    monkeypatch.setattr(kernel_program, "read_program", lambda: broken)
 
 
 @pytest.mark.usefixtures("refused")
@@ -85,13 +85,13 @@ class Interrupting:
 
 
 def test_program_is_loaded_although_stops_interrupt_many_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bpf, "libc", Interrupting(20))
+    monkeypatch.setattr(bpf_syscall, "libc", Interrupting(20))
     BpfSampler(KernelTargets(99), 1 << 20, list_online_cpus()).close()
 
 
 def test_message_names_stops_that_interrupt_every_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bpf, "libc", Interrupting(1_000_000_000))
-    monkeypatch.setattr(bpf, "_LOAD_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(bpf_syscall, "libc", Interrupting(1_000_000_000))
+    monkeypatch.setattr(bpf_syscall, "_LOAD_TIMEOUT_S", 0.01)
     with pytest.raises(ProgramRefused, match="another profiler or a debugger stops pyprof too often"):
         BpfSampler(KernelTargets(99), 1 << 20, list_online_cpus())
 

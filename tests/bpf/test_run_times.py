@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pyprof.collectors.bpf.kernel_program import WaitingThread
 from pyprof.collectors.bpf.records import FOREVER_NS
-from pyprof.collectors.bpf.sampler import WaitingThread
 from pyprof.collectors.bpf.wait_collector import UNKNOWN_NS, RunTimes
 
 pytestmark = pytest.mark.system

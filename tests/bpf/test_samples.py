@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.bpf import sample_source
+from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets
 from pyprof.collectors.bpf.records import STACK_SLACK, LossReason
 from pyprof.collectors.bpf.sample_source import BpfSource
-from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.diagnostics import Diagnostics

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyprof.collectors.bpf import sampler
-from pyprof.collectors.bpf.sampler import choose_overflow_rate
+from pyprof.collectors.bpf import kernel_program
+from pyprof.collectors.bpf.kernel_program import choose_overflow_rate
 from tests.bpf.user_space import UserSpace
 
 pytestmark = pytest.mark.system
@@ -59,6 +59,6 @@ def test_without_slots_each_overflow_is_a_sample() -> None:
 
 def test_event_never_overflows_more_often_than_the_kernel_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 400 < choose_overflow_rate(99) < 500
-    monkeypatch.setattr(sampler, "max_sample_rate", lambda: 1000.0)
+    monkeypatch.setattr(kernel_program, "max_sample_rate", lambda: 1000.0)
     assert choose_overflow_rate(999) == 1000
     assert choose_overflow_rate(5000) == 5000

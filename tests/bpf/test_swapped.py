@@ -12,8 +12,8 @@ import pytest
 
 import pyprof
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.perf import copy_size
-from pyprof.collectors.perf.copy_size import AbsentPages
+from pyprof.collectors.perf import stack_copy_size
+from pyprof.collectors.perf.stack_copy_size import AbsentPages
 from tests.bpf.swapping import Pages, swap_file
 from tests.collapsed import Stacks
 from tests.interpreters.known_calls import judge_parts, read_callers
@@ -99,7 +99,7 @@ def taken(recording: pyprof.Recording) -> tuple[int, int]:
 
 
 def test_stack_that_was_swapped_out_is_cut_and_whole_again_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copy_size, "_MIN_REREAD_NS", 100_000_000)
+    monkeypatch.setattr(stack_copy_size, "_MIN_REREAD_NS", 100_000_000)
     with native.running(ladder("ladder_deeper"), "spin", native.LIFE, str(DEPTH)) as program:
         pages = Pages(program.pid)
         with pyprof.attach(program.pid, collector="bpf", rate=499) as recording:

@@ -14,7 +14,7 @@ import pyprof
 from pyprof.collectors.bpf.wait_collector import BpfWaitCollector
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.routing.router import Router
-from pyprof.collectors.targets.selection import select_processes
+from pyprof.collectors.targets.process_selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, TargetOptions
 from tests.interpreters.pythons import KINDS, PROGRAMS, Python

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyprof.collectors.bpf.kernel_program import WaitingThread
 from pyprof.collectors.bpf.records import Flag, WaitEnds
 from pyprof.collectors.bpf.sample_source import WaitRates
-from pyprof.collectors.bpf.sampler import WaitingThread
 from pyprof.collectors.bpf.wait_accounting import (
     FOREVER_NS,
     ContinuedWait,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.perf.events import PerfNotAllowed, choose_event
+from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event
 from pyprof.options import CollectOptions
 from tests.cli.support import PYPROF, WITHOUT_BPF, pyprof, python
 from tests.collapsed import stacks

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.ptrace.process import TracedProcess
+from pyprof.collectors.ptrace.sampled_process import TracedProcess
+from pyprof.collectors.ptrace.sampled_thread import Outcome, StoppedThread
 from pyprof.collectors.ptrace.thread_stop import Stopper
-from pyprof.collectors.ptrace.threads import Outcome, StoppedThread
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches

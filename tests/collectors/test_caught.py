@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.ptrace.threads import Outcome
+from pyprof.collectors.ptrace.sampled_thread import Outcome
 from tests.collectors.stopping import Stopping, stopping
 from tests.live.support.recording import running
 from tests.support import need

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyprof.collectors.ptrace.threads import MIN_STEADY_NS, ProcessorUse
+from pyprof.collectors.ptrace.sampled_thread import MIN_STEADY_NS, ProcessorUse
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 

@@ -21,8 +21,8 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux.libc import PtraceCalls
 from pyprof.collectors.ptrace import deep_stack
 from pyprof.collectors.ptrace.deep_stack import DeepStack
+from pyprof.collectors.ptrace.sampled_thread import StackShape
 from pyprof.collectors.ptrace.stack_copy import StackCopy
-from pyprof.collectors.ptrace.threads import StackShape
 from pyprof.collectors.targets.address_spaces import MapsEvidence
 from pyprof.collectors.targets.map_changes import StackMapping
 from pyprof.diagnostics import Diagnostics

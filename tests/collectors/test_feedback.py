@@ -13,7 +13,7 @@ import pytest
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
-from pyprof.collectors.perf.events import MOST_STACK
+from pyprof.collectors.perf.event_attributes import MOST_STACK
 from pyprof.collectors.perf.switch_source import PerfSwitchSource
 from pyprof.collectors.perf.switches import DutyCycle
 from pyprof.model.arch import X86_64

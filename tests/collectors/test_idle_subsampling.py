@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pyprof.collectors.linux.procfs import ProcDir
-from pyprof.collectors.ptrace.process import (
+from pyprof.collectors.ptrace.sampled_process import (
     MAX_QUIET_CHECKS,
     MIN_SUBSAMPLED_THREADS,
     QUIET_AFTER_CHECKS,
@@ -17,7 +17,7 @@ from pyprof.collectors.ptrace.process import (
     USUAL_THREADS,
     IdleSubsampling,
 )
-from pyprof.collectors.ptrace.threads import StackShape, Thread
+from pyprof.collectors.ptrace.sampled_thread import StackShape, Thread
 from pyprof.model.arch import X86_64
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

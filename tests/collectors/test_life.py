@@ -15,7 +15,7 @@ import pytest
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.collector import PtraceCollector
-from pyprof.collectors.ptrace.process import TracedProcess
+from pyprof.collectors.ptrace.sampled_process import TracedProcess
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleKind

@@ -26,8 +26,8 @@ from pyprof.collectors.native.bindings import (
     ThreadRow,
     address_of,
 )
-from pyprof.collectors.ptrace.on_cpu import read_turn_ns
-from pyprof.collectors.ptrace.threads import MIN_WHOLE_SHARE, WINDOW_NS, ProcessorShare
+from pyprof.collectors.ptrace.running_threads import read_turn_ns
+from pyprof.collectors.ptrace.sampled_thread import MIN_WHOLE_SHARE, WINDOW_NS, ProcessorShare
 from tests.support import PROGRAMS, need
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

@@ -20,7 +20,7 @@ from pyprof.collectors.native.bindings import EXTRAS_SIZE, ReturnReason, Rounds,
 from pyprof.collectors.ptrace import native_loop
 from pyprof.collectors.ptrace.native_loop import NativeRounds
 from pyprof.collectors.ptrace.native_round_data import Round, StopReads
-from pyprof.collectors.ptrace.on_cpu import OnCpuTurns
+from pyprof.collectors.ptrace.running_threads import OnCpuTurns
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleKind
 from tests.collectors.conftest import Start

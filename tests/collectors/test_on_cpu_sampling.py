@@ -12,9 +12,9 @@ import pytest
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux.libc import PtraceCalls
-from pyprof.collectors.ptrace.on_cpu import OnCpuTurns, Turn, read_turn_counts, read_turn_ns
-from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.threads import ProcessorUse, Thread
+from pyprof.collectors.ptrace.running_threads import OnCpuTurns, Turn, read_turn_counts, read_turn_ns
+from pyprof.collectors.ptrace.sampled_process import TracedProcess
+from pyprof.collectors.ptrace.sampled_thread import ProcessorUse, Thread
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches

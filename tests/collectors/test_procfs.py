@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.interrupted_syscalls import can_survive_stop, parse_syscall
 from pyprof.collectors.linux.procfs import parse_maps, parse_stat
-from pyprof.collectors.linux.stopped_task import can_survive_stop, parse_syscall
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.model.modules import MAX_MAPPINGS, AddressSpace

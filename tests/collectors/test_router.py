@@ -17,7 +17,7 @@ from pyprof.collectors.base import CollectorRefused, CollectorStats, Feedback
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.cpu_accounts import Account
 from pyprof.collectors.perf.collector import NEVER_STOPPED
-from pyprof.collectors.perf.events import MOST_STACK
+from pyprof.collectors.perf.event_attributes import MOST_STACK
 from pyprof.collectors.plan import Choice, PlanFacts
 from pyprof.collectors.routing import planner as planning
 from pyprof.collectors.routing.open_sources import MainSource

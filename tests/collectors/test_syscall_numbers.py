@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from pyprof.collectors.linux.stopped_task import SURVIVES, BlockedCall, can_restart, can_survive_stop
+from pyprof.collectors.linux.interrupted_syscalls import SURVIVES, BlockedCall, can_restart, can_survive_stop
 from pyprof.model.arch import AARCH64, ARM, I386, RISCV64, X32, X86_64, Arch
 from tests.support import need
 

@@ -14,7 +14,7 @@ import pytest
 
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.interrupted_syscalls import ShortCall, can_end_by_itself, parse_short_call
-from pyprof.collectors.linux.stopped_task import Regset
+from pyprof.collectors.linux.stopped_registers import Regset
 from pyprof.collectors.ptrace import thread_rounds
 from pyprof.model.arch import I386, X86_64, Arch
 from pyprof.model.sample_batch import SampleKind

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
-from pyprof.collectors.ptrace.process import TracedProcess
-from pyprof.collectors.ptrace.threads import ShortThreads
+from pyprof.collectors.ptrace.sampled_process import TracedProcess
+from pyprof.collectors.ptrace.sampled_thread import ShortThreads
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches

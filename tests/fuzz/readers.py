@@ -17,8 +17,8 @@ from pyprof.collectors.bpf.records import HEAD_WORDS, REGISTERS, read_records
 from pyprof.collectors.gdb.stub import StopReply
 from pyprof.collectors.gdb.target_modules import parse_libraries
 from pyprof.collectors.gdb.threads import parse_description
+from pyprof.collectors.linux.interrupted_syscalls import parse_syscall
 from pyprof.collectors.linux.procfs import parse_maps, parse_stat
-from pyprof.collectors.linux.stopped_task import parse_syscall
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError, RemoteError
 from pyprof.fleet.agent import control_socket

@@ -33,7 +33,7 @@ ALLOWED = {
     ("collectors/gdb/target_modules.py", "open"): "a new file in a private folder, O_EXCL",
     ("collectors/bpf/bpf_object.py", "open"): "/sys/kernel/btf/vmlinux by its constant",
     ("collectors/bpf/process_ends.py", ".read_bytes"): "the object that is installed with the package",
-    ("collectors/bpf/sampler.py", ".read_bytes"): "the object that is installed with the package",
+    ("collectors/bpf/kernel_program.py", ".read_bytes"): "the object that is installed with the package",
     ("unwind/native_walk.py", ".read_bytes"): "the object and its manifest, which are installed with the package",
     ("unwind/native_walk.py", "ctypes.CDLL"): "that object",
     ("profiler/recording/untrusted_recording.py", ".write_bytes"): "a copy in a new private folder",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyprof.collectors.perf.events import PerfNotAllowed, choose_event
+from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event
 from pyprof.options import CollectOptions
 from tests.cli.support import BUSY, pyprof, python
 from tests.support import PROGRAMS, build, missing

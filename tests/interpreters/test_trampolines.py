@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.perf.events import PerfNotAllowed, choose_event
+from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event
 from pyprof.options import CollectOptions
 from tests.collapsed import Stacks
 from tests.interpreters.pythons import Python, pythons, running

@@ -16,7 +16,7 @@ import pytest
 
 from pyprof.collectors.linux import interrupted_syscalls
 from pyprof.collectors.linux.interrupted_syscalls import INTERRUPTED, RESTARTED
-from pyprof.collectors.perf.events import PerfNotAllowed, choose_event
+from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event
 from pyprof.collectors.ptrace import thread_rounds
 from pyprof.model.sample_batch import SampleKind
 from pyprof.options import CollectOptions

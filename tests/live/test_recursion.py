@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.perf.events import PerfNotAllowed, choose_event
+from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event
 from pyprof.options import CollectOptions
 from tests.live.support.ladders import ladder
 from tests.live.support.recording import LIFE, Recording, dump, record, running

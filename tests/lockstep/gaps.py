@@ -15,9 +15,9 @@ from contextlib import closing, contextmanager
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets
 from pyprof.collectors.bpf.sample_source import BpfSource
-from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets
-from pyprof.collectors.perf.cpu_events import choose_scope
+from pyprof.collectors.perf.cpu_wide_events import choose_scope
 from pyprof.collectors.perf.event_manager import EventManager
 from pyprof.collectors.perf.event_set import FOREVER_NS, RingReader
 from pyprof.collectors.perf.random_sampling import LIFE_PERIODS, RandomRates

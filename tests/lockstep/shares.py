@@ -16,13 +16,13 @@ import numpy as np
 
 from pyprof.collectors.base import Collector
 from pyprof.collectors.bpf.collector import BpfCollector
+from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets, choose_ring_size
 from pyprof.collectors.bpf.sample_source import BpfSource
-from pyprof.collectors.bpf.sampler import BpfSampler, KernelTargets, choose_ring_size
 from pyprof.collectors.perf.collector import PerfCollector
-from pyprof.collectors.perf.cpu_events import Scope
+from pyprof.collectors.perf.cpu_wide_events import Scope
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.collectors.ptrace.collector import PtraceCollector
-from pyprof.collectors.targets.selection import Selection
+from pyprof.collectors.targets.process_selection import Selection
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions

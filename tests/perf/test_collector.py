@@ -19,12 +19,12 @@ import pytest
 
 from pyprof.collectors.perf import waiter as waiter_module
 from pyprof.collectors.perf.collector import PerfCollector
-from pyprof.collectors.perf.cpu_events import MappingAlarm
+from pyprof.collectors.perf.cpu_wide_events import MappingAlarm
+from pyprof.collectors.perf.event_attributes import PerfNotAllowed, refusal
 from pyprof.collectors.perf.event_set import FOREVER_NS
-from pyprof.collectors.perf.events import PerfNotAllowed, refusal
 from pyprof.collectors.perf.records import EXIT, LOST, Ring, Scan, list_online_cpus, parse_lost, scan_ring
 from pyprof.collectors.registry import open_collector
-from pyprof.collectors.targets.selection import select_processes
+from pyprof.collectors.targets.process_selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import NoSuchProcess
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.perf.events import PerfNotAllowed, choose_event
+from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import AARCH64, I386, X86_64, Arch
 from pyprof.model.marker_frames import Blocked

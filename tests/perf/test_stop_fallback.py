@@ -17,8 +17,8 @@ import pytest
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import libc
-from pyprof.collectors.perf.copy_size import StackSize
-from pyprof.collectors.perf.events import PerfNotAllowed, choose_event
+from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event
+from pyprof.collectors.perf.stack_copy_size import StackSize
 from pyprof.collectors.routing import stop_candidates
 from pyprof.collectors.routing.stop_candidates import StopCandidates
 from pyprof.model.arch import X86_64

@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.perf.events import PERIODS, Periods, Tuning, choose_thread_periods
+from pyprof.collectors.perf.event_attributes import PERIODS, Periods, Tuning, choose_thread_periods
 
 BUDGET = 2000.0
 

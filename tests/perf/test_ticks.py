@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pyprof.collectors.perf.collector import PerfCollector
-from pyprof.collectors.perf.events import PerfNotAllowed
+from pyprof.collectors.perf.event_attributes import PerfNotAllowed
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.summary import Summary
 from pyprof.options import CollectOptions, UnwindOptions

@@ -20,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pyprof.collectors.perf.events import PerfNotAllowed, choose_event
+from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event
 from pyprof.collectors.perf.records import MIN_RING
 from pyprof.collectors.perf.switches import Switches
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.switch_events import BLOCKED
-from pyprof.collectors.targets.selection import select_processes
+from pyprof.collectors.targets.process_selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
 from pyprof.session.session import Session

@@ -17,7 +17,7 @@ from pyprof.collectors.base import Collector
 from pyprof.collectors.gdb.collector import GdbRemoteCollector
 from pyprof.collectors.postmortem.core_process import CoreFileProcess
 from pyprof.collectors.registry import open_collector
-from pyprof.collectors.targets.selection import select_processes
+from pyprof.collectors.targets.process_selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.walk import lookup_pc
 from pyprof.objfile.elf.file import ElfFile

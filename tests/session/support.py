@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyprof.collectors.perf.events import PerfNotAllowed
+from pyprof.collectors.perf.event_attributes import PerfNotAllowed
 from pyprof.collectors.registry import open_collector
-from pyprof.collectors.targets.selection import select_processes
+from pyprof.collectors.targets.process_selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.analysis.sample_filter import selected, through
 from pyprof.model.marker_frames import UNSAMPLED

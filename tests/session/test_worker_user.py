@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.collectors.linux import confinement, procfs
 from pyprof.collectors.linux.confinement import NOBODY, UNUSED_USERS
-from pyprof.collectors.targets.selection import select_processes
+from pyprof.collectors.targets.process_selection import select_processes
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.session import recording_factory
 from pyprof.session.worker.worker_process import Start, Worker, forked, spawned

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.targets import attach_checks
-from pyprof.collectors.targets.selection import Selection
+from pyprof.collectors.targets.process_selection import Selection
 from pyprof.errors import FormatError, PyprofError
 from pyprof.fleet.agent.rules import NOT_RECORDED, RuleVerdict, SamplingChoice, TargetRule, judge, user_name
 from pyprof.model.reasons import make_note

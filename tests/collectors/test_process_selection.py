@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.targets.selection import select_processes
+from pyprof.collectors.targets.process_selection import select_processes
 from pyprof.errors import NoSuchProcess, UsageError
 from pyprof.options import TargetOptions
 from tests import warm
@@ -242,7 +242,7 @@ def test_script_is_found_by_its_name_in_the_command_line(tmp_path: Path) -> None
 def test_those_who_called_us_are_not_found_by_the_pattern_in_their_command_line() -> None:
     code = (
         "import re, subprocess, sys\n"
-        "from pyprof.collectors.targets.selection import select_processes\n"
+        "from pyprof.collectors.targets.process_selection import select_processes\n"
         "from pyprof.options import TargetOptions\n"
         "from pyprof.errors import NoSuchProcess\n"
         "try: print(select_processes(TargetOptions(name=re.compile('never-of-[t]his-name'))).pids)\n"

@@ -18,10 +18,10 @@ import numpy as np
 from pyprof.collectors.bpf import records
 from pyprof.collectors.bpf.bpf_object import BpfObject, ProgramRefused, find_member_offset, read_kernel_types
 from pyprof.collectors.bpf.records import RecordRing
-from pyprof.collectors.linux import bpf, libc
+from pyprof.collectors.linux import bpf_syscall, libc
 from pyprof.collectors.linux.sampled_arch import HERE, MACHINE
-from pyprof.collectors.perf.cpu_events import ProcessorEvents, Silent
-from pyprof.collectors.perf.events import TIME_RUNNING, max_sample_rate
+from pyprof.collectors.perf.cpu_wide_events import ProcessorEvents, Silent
+from pyprof.collectors.perf.event_attributes import TIME_RUNNING, max_sample_rate
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.errors import FormatError
 from pyprof.model.interpreter_frame_reading import AwaitOffsets, FrameOffsets, GoroutineOffsets, ThreadPlace
@@ -38,11 +38,11 @@ _LATEST_GO = 0
 _FULL = 2
 """The kernel wakes the reader of the ring buffer when 1/_FULL of it is full."""
 KINDS = {
-    "perf_event/sample": bpf.PERF_EVENT,
-    "raw_tp/sched_process_fork": bpf.RAW_TRACEPOINT,
-    "raw_tp/sched_process_exec": bpf.RAW_TRACEPOINT,
+    "perf_event/sample": bpf_syscall.PERF_EVENT,
+    "raw_tp/sched_process_fork": bpf_syscall.RAW_TRACEPOINT,
+    "raw_tp/sched_process_exec": bpf_syscall.RAW_TRACEPOINT,
 }
-OF_WAITS = {"raw_tp/sched_switch": bpf.RAW_TRACEPOINT, "raw_tp/sched_waking": bpf.RAW_TRACEPOINT}
+OF_WAITS = {"raw_tp/sched_switch": bpf_syscall.RAW_TRACEPOINT, "raw_tp/sched_waking": bpf_syscall.RAW_TRACEPOINT}
 _POINTS = {"forked": "sched_process_fork", "executed": "sched_process_exec"}
 _POINTS_OF_WAITS = {"switched": "sched_switch", "woken": "sched_waking"}
 _OFFSETS = {
@@ -186,7 +186,7 @@ class BpfSampler:
             self._object.load(KINDS | OF_WAITS if watched.waits else KINDS)
             self.ring = RecordRing(self._object.maps["ring"], ring_size)
             for name, point in (_POINTS | _POINTS_OF_WAITS if watched.waits else _POINTS).items():
-                fd = bpf.open_raw_tracepoint(self._object.programs[name], point)
+                fd = bpf_syscall.open_raw_tracepoint(self._object.programs[name], point)
                 self._descriptors.append(_taken(fd, f"the tracepoint {point}"))
             if watched.rate_hz:
                 self._events = ProcessorEvents(cpus, lambda cpu: self._attach(self.overflow_hz, cpu))
@@ -237,14 +237,14 @@ class BpfSampler:
         if runtime:
             device, inode = _namespace(pid)
         value = records.PROCESS.pack(runtime, place, 0, device, inode, *_pack_goroutines(goroutines))
-        bpf.update_element(self._object.maps["processes"], _U32.pack(pid), value)
+        bpf_syscall.update_element(self._object.maps["processes"], _U32.pack(pid), value)
         if goroutines is not None:
-            bpf.update_element(self._object.maps["processes"], _U32.pack(_LATEST_GO), value)
+            bpf_syscall.update_element(self._object.maps["processes"], _U32.pack(_LATEST_GO), value)
 
     def _layout(self, offsets: FrameOffsets) -> int:
         place = self._layouts.setdefault(offsets, min(len(self._layouts), _MAX_LAYOUTS))
         if place < _MAX_LAYOUTS:
-            bpf.update_element(self._object.maps["layouts"], _U32.pack(place), pack_offsets(offsets))
+            bpf_syscall.update_element(self._object.maps["layouts"], _U32.pack(place), pack_offsets(offsets))
         return place
 
     def set_interpreter_addresses(self, thread: ThreadPlace) -> None:
@@ -264,15 +264,17 @@ class BpfSampler:
         self._set_thread(tid, end, *rest)
 
     def _thread(self, tid: int) -> tuple[int, ...]:
-        value = bpf.lookup_element(self._object.maps["threads"], _U32.pack(tid), records.THREAD.size)
+        value = bpf_syscall.lookup_element(self._object.maps["threads"], _U32.pack(tid), records.THREAD.size)
         return records.THREAD.unpack(value) if value is not None else (0,) * 4
 
     def _set_thread(self, tid: int, *words: int) -> None:
-        bpf.update_element(self._object.maps["threads"], _U32.pack(tid), records.THREAD.pack(*words))
+        bpf_syscall.update_element(self._object.maps["threads"], _U32.pack(tid), records.THREAD.pack(*words))
 
     def is_recorded(self, pid: int) -> bool:
         """Return True if the BPF program records a process, even if only since its parent forked it."""
-        return bpf.lookup_element(self._object.maps["processes"], _U32.pack(pid), records.PROCESS.size) is not None
+        return (
+            bpf_syscall.lookup_element(self._object.maps["processes"], _U32.pack(pid), records.PROCESS.size) is not None
+        )
 
     def set_limits(self, stack: int, min_wait_ns: int, copy_time_divisor: int) -> None:
         """Set the limits of the BPF program for stacks and waits from now on.
@@ -282,14 +284,14 @@ class BpfSampler:
             min_wait_ns: Shorter waits get no separate record.
             copy_time_divisor: At most 1/copy_time_divisor of a thread's time is spent on copies at its waits.
         """
-        bpf.update_element(
+        bpf_syscall.update_element(
             self._object.maps["limits"], bytes(4), records.LIMITS.pack(stack, min_wait_ns, copy_time_divisor)
         )
 
     def read_waiting_threads(self) -> list[WaitingThread]:
         """Return the kernel's account of the waits of all known threads."""
         found = []
-        for value in bpf.read_values(self._object.maps["waits"], 8, records.WAIT.size):
+        for value in bpf_syscall.read_values(self._object.maps["waits"], 8, records.WAIT.size):
             off, waking, blocked, runnable, count, _, on, run, pid, tid, why, call, copied, *_ = records.WAIT.unpack(
                 value
             )
@@ -300,17 +302,17 @@ class BpfSampler:
 
     def forget_process(self, pid: int) -> None:
         """Make the BPF program forget a process that has ended."""
-        bpf.delete_element(self._object.maps["processes"], _U32.pack(pid))
+        bpf_syscall.delete_element(self._object.maps["processes"], _U32.pack(pid))
 
     def forget_thread(self, tid: int) -> None:
         """Make the BPF program forget a thread that has ended."""
-        bpf.delete_element(self._object.maps["threads"], _U32.pack(tid))
+        bpf_syscall.delete_element(self._object.maps["threads"], _U32.pack(tid))
 
     def read_counts(self) -> tuple[dict[records.LossReason, int], list[int]]:
         """Return the BPF program's counters, and the histogram of its run times: how many took 2^n to 2^(n+1) ns."""
         words = len(records.LossReason) + records.BUCKETS
         raw = (
-            bpf.lookup_element(self._object.maps["counters"], bytes(4), 8 * words * self._processors)
+            bpf_syscall.lookup_element(self._object.maps["counters"], bytes(4), 8 * words * self._processors)
             if self._object.maps
             else None
         )

@@ -13,10 +13,10 @@ continues to run before it stops.
 So if threads wait or switch often, processors are visited one after the other. Each visit samples only the displaced
 one of such threads. Otherwise a thread that runs for 0.05 ms at a time would be found in its longest system calls (a
 server of threads that alternate by a lock: up to 40 percentage points too much). A thread that rarely leaves its
-processor (ptrace/threads.py) is sampled wherever it runs, at one visit of as many as there are processors.
+processor (ptrace/sampled_thread.py) is sampled wherever it runs, at one visit of as many as there are processors.
 
 The sampler must not be displaced by other threads of the profiler, and samples must not come from another collector
-between two rounds. In such cases threads are sampled by their share of a processor (ptrace/threads.py).
+between two rounds. In such cases threads are sampled by their share of a processor (ptrace/sampled_thread.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 from pyprof.collectors.linux.libc import PtraceCalls, sched_setattr
-from pyprof.collectors.ptrace.threads import Thread
+from pyprof.collectors.ptrace.sampled_thread import Thread
 
 MAX_VISITED = 8
 """Maximum number of processors that are visited in turn. Each one is visited at the sampling rate."""

@@ -21,7 +21,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.mapping_checks import MapQuery
 from pyprof.collectors.linux.procfs import ENDED_STATES, ProcDir
 from pyprof.collectors.ptrace.deep_stack import DeepStack
-from pyprof.collectors.ptrace.threads import ProcessorShare, ShortThreads, StackShape, Thread
+from pyprof.collectors.ptrace.sampled_thread import ProcessorShare, ShortThreads, StackShape, Thread
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics

@@ -16,9 +16,9 @@ import pytest
 
 from pyprof.collectors.linux import libc
 from pyprof.collectors.perf.batch_maker import BatchMaker
-from pyprof.collectors.perf.cpu_events import Losses, Scope
+from pyprof.collectors.perf.cpu_wide_events import Losses, Scope
+from pyprof.collectors.perf.event_attributes import Event, PerfNotAllowed, choose_event
 from pyprof.collectors.perf.event_set import EventSet
-from pyprof.collectors.perf.events import Event, PerfNotAllowed, choose_event
 from pyprof.collectors.perf.records import Rings, Scan, list_online_cpus, read_samples, scan_ring
 from pyprof.collectors.perf.switches import Switches
 from pyprof.collectors.perf.tracked_processes import TrackedProcesses

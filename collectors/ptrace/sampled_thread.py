@@ -22,8 +22,8 @@ import random
 from collections.abc import Callable
 from enum import IntEnum
 
+from pyprof.collectors.linux.interrupted_syscalls import BlockedCall
 from pyprof.collectors.linux.procfs import ProcDir
-from pyprof.collectors.linux.stopped_task import BlockedCall
 from pyprof.collectors.ptrace.deep_stack import DeepStack
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.collectors.targets.map_changes import StackMapping

@@ -12,13 +12,13 @@ from contextlib import closing
 import pytest
 
 import pyprof
-from pyprof.collectors.bpf import sampler
+from pyprof.collectors.bpf import kernel_program
 from pyprof.collectors.linux import libc
-from pyprof.collectors.perf import cpu_events
-from pyprof.collectors.perf.cpu_events import ProcessorEvents, choose_scope
+from pyprof.collectors.perf import cpu_wide_events
+from pyprof.collectors.perf.cpu_wide_events import ProcessorEvents, choose_scope
+from pyprof.collectors.perf.event_attributes import choose_event
 from pyprof.collectors.perf.event_manager import EventManager
 from pyprof.collectors.perf.event_set import EVERY_THREAD, RingReader
-from pyprof.collectors.perf.events import choose_event
 from pyprof.collectors.perf.records import MIN_RING, list_online_cpus, open_rings
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
@@ -98,7 +98,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[ProcessorEvents]:
             super().__init__(*given)  # type: ignore[arg-type]
             found.append(self)
 
-    for module in (sampler, cpu_events):
+    for module in (kernel_program, cpu_wide_events):
         monkeypatch.setattr(module, "ProcessorEvents", Known)
     return found
 
@@ -106,7 +106,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[ProcessorEvents]:
 def test_events_that_replace_others_report_processors_that_were_offline_before(
     made: list[ProcessorEvents], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_events, "_CHECK_INTERVAL_NS", 0)
+    monkeypatch.setattr(cpu_wide_events, "_CHECK_INTERVAL_NS", 0)
     cpus, options = list_online_cpus(), CollectOptions()
     with closing(open_rings(cpus, MIN_RING, False, False)) as rings:
         scope = choose_scope(os.getpid(), cpus[0], options, everything=True)
@@ -124,8 +124,8 @@ def test_events_that_replace_others_report_processors_that_were_offline_before(
 def test_recording_goes_on_where_a_processor_was_offline_and_says_so(
     collector: str, made: list[ProcessorEvents], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_events, "_CHECK_INTERVAL_NS", 3600 * S)
-    monkeypatch.setattr(cpu_events, "_MAX_LOST", 2**62)  # events on threads would follow on a busy machine
+    monkeypatch.setattr(cpu_wide_events, "_CHECK_INTERVAL_NS", 3600 * S)
+    monkeypatch.setattr(cpu_wide_events, "_MAX_LOST", 2**62)  # events on threads would follow on a busy machine
     cpu = list_online_cpus()[-1]
     with native.running(ladder("ladder"), "spin", native.LIFE) as program:
         for tid in os.listdir(f"/proc/{program.pid}/task"):
@@ -136,7 +136,7 @@ def test_recording_goes_on_where_a_processor_was_offline_and_says_so(
                 with contextlib.suppress(OSError):  # events that were replaced are closed
                     as_when_offline(events.fds[cpu])
             until_ran(program.pid, 1.0)
-            monkeypatch.setattr(cpu_events, "_CHECK_INTERVAL_NS", S // 5)
+            monkeypatch.setattr(cpu_wide_events, "_CHECK_INTERVAL_NS", S // 5)
             end = time.monotonic() + 30
             while not said(recording) and time.monotonic() < end:
                 recording.peek()

@@ -28,8 +28,15 @@ from collections.abc import Callable, Iterable
 from pyprof.collectors.base import CollectorRefused
 from pyprof.collectors.cpu_accounts import LostSamples
 from pyprof.collectors.linux import libc
+from pyprof.collectors.perf.event_attributes import (
+    Event,
+    PerfNotAllowed,
+    choose_event,
+    counted_ns,
+    mapping_reporter,
+    refusal,
+)
 from pyprof.collectors.perf.event_set import EVERY_THREAD, EventSet, Fork
-from pyprof.collectors.perf.events import Event, PerfNotAllowed, choose_event, counted_ns, mapping_reporter, refusal
 from pyprof.model.reasons import Note, make_note
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass, replace
