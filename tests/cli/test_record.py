@@ -14,6 +14,13 @@ from pathlib import Path
 
 import pytest
 
+import pyprof as api
+from pyprof.cli.window_writer import WindowOptions, WindowWriter
+from pyprof.exporters import registry
+from pyprof.exporters.base import ExportOptions
+from pyprof.options import RecordOptions
+from pyprof.records import replace
+from pyprof.session.recording import Recorded
 from tests.cli.support import BUSY, PYPROF, SLEEPY, newest, pyprof, python
 from tests.collapsed import sampled
 from tests.exporters.firefox_profile import read as read_firefox
@@ -211,3 +218,19 @@ def test_suffix_is_a_format_and_the_ways_to_choose_a_target_are_named(tmp_path: 
     assert (tmp_path / "page").read_bytes().lower().startswith(b"<!doctype html")
     refused = pyprof("record").stderr
     assert all(way in refused for way in ("-p PID", "-a", "--name", "--gdb", "a command")), refused
+
+
+def test_profiler_that_got_no_processor_is_named_as_the_reason_for_no_samples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Change the times of a recording of a sleeping program to those of one whose sampler was late each time."""
+    with python(SLEEPY) as target, api.attach(target.pid) as recording:
+        profile = recording.stop()
+    late = replace(profile.summary, processor_s=3.7, not_sampled_s=0.1, late_s=3.6)
+    page, export = str(tmp_path / "a.html"), ExportOptions()
+    how = WindowOptions(registry.DEFAULT, page, None, None, export, "pid", verbose=False, quiet=False)
+    writer = WindowWriter(how, Recorded(target.pid, "python"), RecordOptions())
+    writer.receive_profile(replace(profile, summary=late), 1)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "nothing was sampled: pyprof got no processor in time: record for longer" in said
+    assert "too briefly" not in said
