@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 _CALL, _PROG_LOAD = 0x85, 5
 _KTIME, _NO_HELPER = 5, 9999
-REASON = "invalid func unknown#9999 (at: u64 began = ktime_get_ns(); @ kernel_program.bpf.c:"
+REASON = "invalid func unknown#9999 (at: u64 began = ktime_get_ns(); @ sampler.bpf.c:"
 
 
 @pytest.fixture
