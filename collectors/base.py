@@ -16,7 +16,7 @@ from pyprof.collectors.cpu_accounts import Account
 from pyprof.errors import AccessDenied
 from pyprof.model.pause_histogram import Pauses
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reasons import Note
+from pyprof.model.reason_lookup import Note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import dataclass, field
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyprof.model.reasons import Note, make_note
-from pyprof.window_flush_protocol import Stride
+from pyprof.collector_control import Stride
+from pyprof.model.reason_lookup import Note, make_note
 
 FIRST_PAUSE_NS = 200_000
 """Estimated cost in ns of the first round of stops, so that a limit of the overhead holds from the first second on."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pyprof.model.columns import Tree, distinct, rewrite
 from pyprof.model.marker_frames import LEFT_OUT
 from pyprof.model.profile import Frame, FrameKind, Profile
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.records import replace
 
 MAX_FRAMES = 24_000_000

@@ -27,8 +27,8 @@ from pyprof.exporters.flame_tree import build_flame_tree
 from pyprof.exporters.page_samples import pack_samples
 from pyprof.model.analysis.function_costs import Function
 from pyprof.model.profile import Profile
-from pyprof.model.reasons import format_message
-from pyprof.model.walk import Trust
+from pyprof.model.reason_lookup import format_message
+from pyprof.model.walk_result import Trust
 
 LIBRARIES = ("dispatch", "timer", "ease", "color", "interpolate", "format", "selection", "transition", "drag", "zoom")
 """The d3 modules of the flame graph's page, in order of their dependencies."""

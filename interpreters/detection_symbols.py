@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pyprof.errors import FormatError
-from pyprof.model.modules import AddressSpace, Module
+from pyprof.model.address_space import AddressSpace, Module
 from pyprof.records import dataclass
 
 if TYPE_CHECKING:  # the sampler only calls ReadSymbols

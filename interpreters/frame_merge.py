@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.marker_frames import Mark, MarkKind, long_chain_mark, scattered_mark
 from pyprof.model.stacks import Inserts
-from pyprof.model.walk import StackEnd
+from pyprof.model.walk_result import StackEnd
 from pyprof.records import dataclass, replace
 
 _SYMBOL = 1 << 62

@@ -25,8 +25,8 @@ import struct
 from collections.abc import Sequence
 
 from pyprof.interpreters.detection_symbols import KnownSymbols, Symbol, Wanted
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frame_reading import GoroutineOffsets
-from pyprof.model.modules import AddressSpace
 from pyprof.records import replace
 
 _SYSTEMSTACK, _SET_LABELS = b"runtime.systemstack", b"runtime/pprof.runtime_setProfLabel"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from pyprof.interpreters.base import Detected, Interpreter, LiveProcess
 from pyprof.interpreters.detection_symbols import Wanted
-from pyprof.model.modules import AddressSpace, Module
+from pyprof.model.address_space import AddressSpace, Module
 
 _VERSION = b"ruby_version"
 _MACHINES = (b"ruby_current_vm_ptr", b"ruby_current_vm")

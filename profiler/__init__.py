@@ -6,25 +6,26 @@
 
 The public names are imported when they are first used: `import pyprof` alone loads nothing.
 
-api                    The functions of the library, which `import pyprof` exports
-cli/                   The command line, one file for each subcommand
-comparison/            Comparison of two profiles: costs of each function, and changes that are significant
-diagnostics            Counters of tolerated events, and problems of modules
-errors                 Exceptions that pyprof raises
-fleet/                 Continuous profiling of a fleet: the agent, the server, and their commands. The profiler never
-                       imports this package
-importers/             Converts files of other profilers to Profiles
-model/                 The values of pyprof: samples, walks, stacks, profiles
-objfile/               Object files: the file behind a mapping, and its contents
-options                Options of a recording, as values, and the table of frame sources. The command line or a caller
-                       of the library makes them
-recording/             Recording files: a SQLite database that holds a complete profile
-records                Dataclasses that are cheap to define
-runtime_code/          Code that processes generate at run time: its registration, unwind rules and names
-session/               The core of the library: recordings, from the collector's samples to named profiles
-symbolize/             Names for addresses
-tools/                 The functions behind `inspect`, `symbols` and `doctor`, and file access for `report`
-window_flush_protocol  The flush protocol between the owner of windows and the collector
+api                The functions of the library, which `import pyprof` exports
+cli/               The command line, one file for each subcommand
+collector_control  How a recording controls its running collector: flushes at the ends of windows, the end, and sparser
+                   sampling
+comparison/        Comparison of two profiles: costs of each function, and changes that are significant
+diagnostics        Counters of tolerated events, and problems of modules
+errors             Exceptions that pyprof raises
+fleet/             Continuous profiling of a fleet: the agent, the server, and their commands. The profiler never
+                   imports this package
+importers/         Converts files of other profilers to Profiles
+model/             The values of pyprof: samples, walks, stacks, profiles
+objfile/           Object files: the file behind a mapping, and its contents
+options            Options of a recording, as values, and the table of frame sources. The command line or a caller of
+                   the library makes them
+recording/         Recording files: a SQLite database that holds a complete profile
+records            Dataclasses that are cheap to define
+runtime_code/      Code that processes generate at run time: its registration, unwind rules and names
+session/           The core of the library: recordings, from the collector's samples to named profiles
+symbolize/         Names for addresses
+tools/             The functions behind `inspect`, `symbols` and `doctor`, and file access for `report`
 """
 
 from __future__ import annotations

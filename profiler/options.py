@@ -1,7 +1,7 @@
 """Options of a recording, as values, and the table of frame sources. The command line or a caller of the library makes
 them.
 
-The number of a row of the table of frame sources is a Trust (model/walk.py).
+The number of a row of the table of frame sources is a Trust (model/walk_result.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyprof.records import dataclass, field, field_names
 
 if TYPE_CHECKING:
-    from pyprof.window_flush_protocol import FlushProtocol, Stride
+    from pyprof.collector_control import FlushProtocol, Stride
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +155,13 @@ class TargetOptions:
 
 
 def _handover() -> FlushProtocol:
-    from pyprof.window_flush_protocol import FlushProtocol  # code that only parses options needs no FlushProtocol
+    from pyprof.collector_control import FlushProtocol  # code that only parses options needs no FlushProtocol
 
     return FlushProtocol()
 
 
 def _stride() -> Stride:
-    from pyprof.window_flush_protocol import Stride
+    from pyprof.collector_control import Stride
 
     return Stride()
 

@@ -152,7 +152,9 @@ def members(path: Path) -> frozenset[str]:
 
 
 def is_there(name: str) -> bool:
-    """Return True if a name such as "model.walk", "model.walk.lookup_pc" or "model.walk.Walk.frames" exists."""
+    """Return True if a name such as "model.walk_result", "model.walk_result.lookup_pc" or
+    "model.walk_result.Walk.frames" exists.
+    """
     room, *parts = name.split(".")
     folder = ROOMS.get(room, ROOT / "profiler" / room)
     while parts and (folder / parts[0]).is_dir():

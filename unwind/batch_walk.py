@@ -2,8 +2,9 @@
 
 The native walker follows sp, fp and pc by plain rules (interned_rules). It stops at a frame that needs more: a SLOW
 rule, an unknown register, a rule that a call must prove, a frame without a table. Then the reference unwinder
-(scalar.py) finds that frame's caller with the registers that are known, and the native walker continues from there. If
-a register is needed that was not followed, the reference unwinder walks the sample again from its first frame.
+(reference_unwinder.py) finds that frame's caller with the registers that are known, and the native walker continues
+from there. If a register is needed that was not followed, the reference unwinder walks the sample again from its first
+frame.
 
 The reference unwinder alone walks samples with more memory than their stack copy. Without a native walker it walks all.
 """
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from pyprof.model.columns import among
 from pyprof.model.sample_batch import SampleBatch, SampleKind
-from pyprof.model.walk import Trust, Walk, lookup_pc
+from pyprof.model.walk_result import Trust, Walk, lookup_pc
 from pyprof.records import dataclass
 from pyprof.unwind.dwarf_expressions import PER_FRAME
 from pyprof.unwind.heuristics.code_checks import Verdict
@@ -35,9 +36,9 @@ from pyprof.unwind.native_walk import (
     Why,
     answer_rule,
 )
+from pyprof.unwind.reference_unwinder import Caller, LaneWalk, NoCaller, ReferenceUnwinder, Registers
 from pyprof.unwind.rule_lookup import SpaceIndex
 from pyprof.unwind.sample_memory import LaneMemory
-from pyprof.unwind.scalar import Caller, LaneWalk, NoCaller, Registers, ScalarWalker
 
 LONG = 2 << 20
 """Size in bytes from which on a stack copy is walked by DeepStacks."""
@@ -71,7 +72,7 @@ class WalkedSpace:
     """
 
     index: SpaceIndex
-    walker: ScalarWalker
+    walker: ReferenceUnwinder
     tables: SpaceTables | None
 
 
@@ -95,12 +96,12 @@ class BatchWalk:
         if native is not None:
             native.start_batch(batch, self._found)
 
-    def walk_scalar(self, lanes: I64, walker: ScalarWalker) -> None:
+    def walk_scalar(self, lanes: I64, walker: ReferenceUnwinder) -> None:
         """Unwind the stacks of samples one by one, from their first frame."""
         for lane in lanes.tolist():
             self._settle(lane, walker.walk(read_first_registers(self._batch, lane), LaneMemory(self._batch, lane)))
 
-    def walk_beyond_copy(self, lane: I64, walker: ScalarWalker, stacks: DeepStacks) -> I64:
+    def walk_beyond_copy(self, lane: I64, walker: ReferenceUnwinder, stacks: DeepStacks) -> I64:
         """Unwind the samples whose stack is longer than its copy or whose copy is long, and return the others."""
         slab = self._batch.stack
         if self._batch.arch.byteorder != sys.byteorder:
@@ -232,7 +233,7 @@ class BatchWalk:
             return (0 if code.is_impossible(pc) else IS_CODE) | (IS_RETURN if is_return else 0)
         return IS_CALL if known.trust == outcome.trust == Trust.CODE else 0
 
-    def _renew_budget(self, walker: ScalarWalker, position: int, frames: int) -> None:
+    def _renew_budget(self, walker: ReferenceUnwinder, position: int, frames: int) -> None:
         """Permit more operations of DWARF expressions for the current sample, in proportion to the frames that the
         native walker has found.
         """

@@ -7,7 +7,7 @@ A rule has columns if the native walker can execute it. These are the "fast" rul
     fp  = [cfa + fp_off] | same | unknown
     sp  = [cfa + saved_sp_off], if a rule says so
 
-with the flags signal, outermost and pac. Every other rule has the flag SLOW, and scalar.py executes it.
+with the flags signal, outermost and pac. Every other rule has the flag SLOW, and reference_unwinder.py executes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.arch import Arch
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.records import dataclass, field
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 

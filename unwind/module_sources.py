@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
-from pyprof.model.modules import AddressSpace
-from pyprof.model.reasons import problem_of
-from pyprof.model.walk import Trust
+from pyprof.model.reason_lookup import problem_of
+from pyprof.model.walk_result import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.records import dataclass
 from pyprof.unwind.rules import FunctionRows, Rule, Source

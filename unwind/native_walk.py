@@ -7,7 +7,7 @@ simplest rules, for deep stacks.
 
 `native/` has the sources. `native/build.py` compiles them with a pinned compiler and writes manifest.json, which has
 the SHA-256 of each object. An object that is missing, that differs from its manifest, or that the system does not load
-is not used. scalar.py then walks all stacks, which takes about fifty times as long.
+is not used. reference_unwinder.py then walks all stacks, which takes about fifty times as long.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from pyprof.model.arch import Arch
 from pyprof.model.sample_batch import SampleBatch, SampleKind
-from pyprof.model.walk import StackEnd, Trust
+from pyprof.model.walk_result import StackEnd, Trust
 from pyprof.records import dataclass
 from pyprof.unwind.interned_rules import RuleTable
 from pyprof.unwind.rule_lookup import SpaceIndex
@@ -192,7 +192,7 @@ class FoundFrames:
     """The frames that the native walker finds, one sample after the other, as columns with room for more.
 
     Attributes:
-        pc: As in model.walk.Walk; exact (uint8), trust and sp likewise.
+        pc: As in model.walk_result.Walk; exact (uint8), trust and sp likewise.
     """
 
     pc: U64
@@ -226,7 +226,7 @@ class BatchResult:
     Attributes:
         begin: Index of the first frame of each sample in the columns of frames, int64.
         count: Number of its frames, int64.
-        end: As in model.walk.Walk; missing and top likewise.
+        end: As in model.walk_result.Walk; missing and top likewise.
     """
 
     begin: I64

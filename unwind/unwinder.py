@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.columns import distinct
-from pyprof.model.modules import AddressSpace
-from pyprof.model.reasons import problem
+from pyprof.model.reason_lookup import problem
 from pyprof.model.sample_batch import SampleBatch, SampleKind
-from pyprof.model.walk import Walk, lookup_pc
+from pyprof.model.walk_result import Walk, lookup_pc
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import FALLBACK, SCAN, UnwindOptions
@@ -30,9 +30,9 @@ from pyprof.unwind.heuristics.frame_pointers import FramePointerFallback
 from pyprof.unwind.heuristics.stack_scan import ScanFallback
 from pyprof.unwind.module_sources import READERS, NoRuntimeRules, Reader, RuntimeRules
 from pyprof.unwind.native_walk import NativeWalker, find_library
+from pyprof.unwind.reference_unwinder import Fallback, ReferenceUnwinder
 from pyprof.unwind.rule_lookup import RuleIndex, SpaceIndex
 from pyprof.unwind.sample_memory import LaneMemory
-from pyprof.unwind.scalar import Fallback, ScalarWalker
 
 I64 = npt.NDArray[np.int64]
 
@@ -220,10 +220,10 @@ class Unwinder:
 
     def _walker(
         self, arch: Arch, index: SpaceIndex, fallback: Fallback, recovery: FramePointerRecovery
-    ) -> ScalarWalker:
+    ) -> ReferenceUnwinder:
         calls = CallSites(arch, index.space, index.code, index)
         depth = self._options.max_depth
-        return ScalarWalker(
+        return ReferenceUnwinder(
             arch,
             index.find_rule,
             index.find_load_bias,

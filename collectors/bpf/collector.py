@@ -19,7 +19,7 @@ from pyprof.collectors.perf.event_set import FOREVER_NS
 from pyprof.collectors.targets.process_selection import Selection
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.reasons import Note, make_note
+from pyprof.model.reason_lookup import Note, make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 from pyprof.records import replace

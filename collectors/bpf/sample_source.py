@@ -42,10 +42,10 @@ from pyprof.collectors.perf.records import SampleRecords
 from pyprof.collectors.perf.stack_copy_size import AbsentPages
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frame_reading import CopiedStack, FrameRows, KernelReader
 from pyprof.model.interpreter_frames import Chain
-from pyprof.model.modules import AddressSpace
-from pyprof.model.reasons import make_cause
+from pyprof.model.reason_lookup import make_cause
 from pyprof.model.sample_batch import Piece, SampleBatch, StackSlab, make_goroutine_pieces
 from pyprof.model.thread_identity import Labels, read_program_labels
 from pyprof.records import replace

@@ -43,7 +43,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost, RemoteError
 from pyprof.model.arch import Arch, find_arch
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reasons import make_note
+from pyprof.model.reason_lookup import make_note
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind
 from pyprof.options import CollectOptions, RemoteOptions
 from pyprof.records import dataclass

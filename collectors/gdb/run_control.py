@@ -23,7 +23,7 @@ from typing import Protocol
 from pyprof.collectors.gdb.stub import StopReply, Stub, ThreadId
 from pyprof.errors import ConnectionLost, NotTraceable, RemoteError
 from pyprof.model.pause_histogram import PauseLog
-from pyprof.model.reasons import Note, make_note
+from pyprof.model.reason_lookup import Note, make_note
 
 HALT_TIMEOUT_S = 3.0
 POLL_INTERVAL_S = 0.02

@@ -23,8 +23,8 @@ from pyprof.collectors.gdb.stub import PageCache, RemoteMemory, Stub, parse_xml
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, RemoteError
+from pyprof.model.address_space import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.model.arch import Arch
-from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
 from pyprof.objfile.elf.memory_image import find_bias_by_headers, read_headers
@@ -303,7 +303,7 @@ class RemoteFiles:
 
     def find(self, module: Module) -> Iterator[tuple[str, bool]]:
         """Yield candidates for the file of a module of a GDB stub's target, as (path, trusted). See
-        model.modules.FindFiles.
+        model.address_space.FindFiles.
 
         They are --exe for the program, the path below --sysroot, the same path on this machine, and a fetched file.
         """

@@ -19,7 +19,7 @@ from enum import Enum, auto
 
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.errors import FormatError
-from pyprof.model.modules import Mapping, ReadMemory
+from pyprof.model.address_space import Mapping, ReadMemory
 
 _PROCMAP_QUERY = 0xC0686611
 _EXECUTABLE = 0x04

@@ -15,8 +15,8 @@ from typing import Literal
 
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.errors import FormatError
+from pyprof.model.address_space import MAX_MAPPINGS, AddressSpace, Mapping, ReadMemory
 from pyprof.model.arch import Arch, find_arch, native_arches
-from pyprof.model.modules import MAX_MAPPINGS, AddressSpace, Mapping, ReadMemory
 from pyprof.objfile import io_deadline
 from pyprof.records import dataclass
 

@@ -38,8 +38,8 @@ from pyprof.collectors.offcpu.interval_attribution import (
 )
 from pyprof.collectors.offcpu.interval_matching import PausedThreads
 from pyprof.collectors.switch_events import I64, Mask, SwitchBatch, SwitchSource, ThreadEvents
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.marker_frames import Blocked, KernelStack
-from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.options import CollectOptions

@@ -17,7 +17,7 @@ from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.linux.mapping_checks import make_guarded_reader, make_maps_reader
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.errors import FormatError
-from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory
+from pyprof.model.address_space import AddressSpace, Mapping, ProgramImage, ReadMemory
 from pyprof.records import dataclass, field, replace
 
 Mappings = tuple[Mapping, ...]

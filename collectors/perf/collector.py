@@ -31,7 +31,7 @@ from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reasons import Note, make_note
+from pyprof.model.reason_lookup import Note, make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 

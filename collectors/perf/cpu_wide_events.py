@@ -37,7 +37,7 @@ from pyprof.collectors.perf.event_attributes import (
     refusal,
 )
 from pyprof.collectors.perf.event_set import EVERY_THREAD, EventSet, Fork
-from pyprof.model.reasons import Note, make_note
+from pyprof.model.reason_lookup import Note, make_note
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass, replace
 

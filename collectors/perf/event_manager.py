@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from pyprof.collector_control import Stride
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.cpu_accounts import EndedThreadTimes
 from pyprof.collectors.perf.cpu_wide_events import Losses, Scope
@@ -21,7 +22,6 @@ from pyprof.collectors.perf.records import OVERHEAD, Scan
 from pyprof.collectors.perf.stack_copy_size import SLACK_S, StackSize
 from pyprof.collectors.perf.time_after_last_record import LastRecords
 from pyprof.options import CollectOptions
-from pyprof.window_flush_protocol import Stride
 
 if TYPE_CHECKING:
     from pyprof.collectors.perf.cpu_wide_events import Silent

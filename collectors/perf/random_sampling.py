@@ -23,10 +23,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.collector_control import Stride
 from pyprof.collectors.perf.records import I64, SAMPLE, TIME, U64, Ring, Rings
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import replace
-from pyprof.window_flush_protocol import Stride
 
 LIFE_PERIODS = 16
 """Number of sampling periods after which a perf event gets another rate."""

@@ -27,8 +27,8 @@ import numpy.typing as npt
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.sampled_arch import HERE, PerfArch, order_reads
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed, refusal, ring_owner
+from pyprof.model.address_space import Mapping
 from pyprof.model.marker_frames import KERNEL_HALF, KernelStack
-from pyprof.model.modules import Mapping
 from pyprof.records import dataclass, field
 
 _PAGE = mmap.PAGESIZE

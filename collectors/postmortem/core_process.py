@@ -25,8 +25,8 @@ from pyprof.collectors.postmortem.saved_threads import (
 )
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError, UnsupportedArchitecture, UsageError
+from pyprof.model.address_space import AddressSpace, Mapping, Module
 from pyprof.model.arch import Arch, find_arch
-from pyprof.model.modules import AddressSpace, Mapping, Module
 from pyprof.model.profile import ThreadInfo
 from pyprof.objfile.byte_source import FileSource, open_regular
 from pyprof.objfile.core_file import (
@@ -80,7 +80,9 @@ class CoreFiles:
     _opened: dict[tuple[int, int, int, int], ElfFile] = field(default_factory=dict)
 
     def find_file(self, module: Module) -> Iterator[tuple[str, bool]]:
-        """Yield candidates for the file of a module of a core file, as (path, trusted). See model.modules.FindFiles."""
+        """Yield candidates for the file of a module of a core file, as (path, trusted). See
+        model.address_space.FindFiles.
+        """
         if self.exe and self.is_program(module):
             yield self.exe, True
         name = module.path

@@ -14,8 +14,8 @@ import numpy as np
 from pyprof.collectors.postmortem.saved_threads import SavedThread, SavedThreads, choose_first_copy
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
+from pyprof.model.address_space import AddressSpace, Mapping, Module, StatedId, base_name
 from pyprof.model.arch import Arch, find_arch
-from pyprof.model.modules import AddressSpace, Mapping, Module, StatedId, base_name
 from pyprof.model.profile import ThreadInfo
 from pyprof.objfile.byte_source import ByteSource, FileSource, open_regular
 from pyprof.objfile.crash_dump import ELF_MACHINES, CrashDump, DumpException, DumpModule, DumpRegion, DumpThread
@@ -143,7 +143,9 @@ class DumpFiles:
         return replace(stated, time_stamp=known.time_stamp, image_size=known.size)
 
     def find_file(self, module: Module) -> Iterator[tuple[str, bool]]:
-        """Yield candidates for the file of a crash dump's module, as (path, trusted). See model.modules.FindFiles."""
+        """Yield candidates for the file of a crash dump's module, as (path, trusted). See
+        model.address_space.FindFiles.
+        """
         known = self._modules.get(module.start)
         if known is None:
             return

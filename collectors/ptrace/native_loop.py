@@ -23,8 +23,8 @@ from pyprof.collectors.ptrace.sampled_process import TracedProcess
 from pyprof.collectors.ptrace.sampled_thread import Outcome, StoppedThread, Thread
 from pyprof.collectors.ptrace.sampling_times import REST_NS
 from pyprof.collectors.ptrace.thread_stop import Stopper
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
-from pyprof.model.modules import AddressSpace
 from pyprof.options import CollectOptions
 
 _DECODING_NS = 200_000

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import NOBODY
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.linux.sampled_arch import WIDE
@@ -29,7 +30,6 @@ from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.thread_identity import ThreadKey
 from pyprof.options import HOLD, CollectOptions
 from pyprof.records import dataclass, replace
-from pyprof.window_flush_protocol import FlushProtocol
 
 _SLEEP_NS = 20_000_000
 _PENDING_SLEEP_NS = 300_000  # another thread of the profiler may have received the SIGCHLD that reports it

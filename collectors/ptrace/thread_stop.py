@@ -31,9 +31,9 @@ from pyprof.collectors.ptrace.sampled_thread import MAX_STOP_WAIT_NS, Outcome, S
 from pyprof.collectors.ptrace.stack_copy import StackCopy
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker, TargetImage
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.marker_frames import Blocked
-from pyprof.model.modules import AddressSpace
 from pyprof.model.pause_histogram import PauseLog
 from pyprof.model.sample_batch import SampleKind
 from pyprof.options import CollectOptions

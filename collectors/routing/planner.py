@@ -28,7 +28,7 @@ from pyprof.collectors.plan import (
 from pyprof.collectors.targets import attach_checks
 from pyprof.diagnostics import Finding
 from pyprof.errors import NoSuchProcess, PyprofError
-from pyprof.model.reasons import Note, format_message, make_note
+from pyprof.model.reason_lookup import Note, format_message, make_note
 from pyprof.options import AUTO, CollectOptions
 from pyprof.records import replace
 

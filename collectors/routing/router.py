@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import Collector, CollectorRefused, CollectorStats, Feedback, SampleSource
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import find_descendants
@@ -26,10 +27,9 @@ from pyprof.collectors.routing.stop_fallback import ClosedSources, OpenStops, su
 from pyprof.collectors.targets.process_selection import Request
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reasons import Note, make_note
+from pyprof.model.reason_lookup import Note, make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import replace
-from pyprof.window_flush_protocol import FlushProtocol
 
 if TYPE_CHECKING:
     from pyprof.collectors.bpf.collector import BpfCollector

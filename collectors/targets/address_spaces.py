@@ -28,8 +28,8 @@ from pyprof.collectors.targets.map_changes import (
     UnsettledSamples,
     list_executables,
 )
+from pyprof.model.address_space import AddressSpace, Mapping, ProgramImage
 from pyprof.model.arch import Arch
-from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
 from pyprof.records import dataclass, replace
 
 _BUDGET = 50  # after a read that took t there is none for 50 t: 2 % of the time

@@ -17,7 +17,7 @@ from itertools import chain
 
 from pyprof.collectors.linux.mapping_checks import Answer, MapQuery, pack_executable_vmas
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
-from pyprof.model.modules import AddressSpace, Mapping
+from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.records import dataclass
 
 _EXECUTABLE = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ [r-][w-]x[sp] .*$", re.MULTILINE)

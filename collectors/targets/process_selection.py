@@ -20,7 +20,7 @@ from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UsageError
 from pyprof.model.interpreter_frame_reading import KernelReader, StackReader
-from pyprof.model.reasons import Note, join_pids, make_note
+from pyprof.model.reason_lookup import Note, join_pids, make_note
 from pyprof.options import CollectOptions, TargetOptions
 from pyprof.records import dataclass, field, replace
 

@@ -19,7 +19,7 @@ greenlets                 Suspended greenlets on a thread's C stack, by entry fr
                           CFrames
 interpreter               CPython as an interpreters.base.Interpreter
 layout                    Offsets of the CPython structures that the profiler reads, by version and build
-objects                   Reads of words, Python objects and local variables in another process. All reads are bounded
+object_reads              Reads of words, Python objects and local variables in another process. All reads are bounded
 process                   The CPython of one process: it finds the runtime, lists threads, and reads frames
 stop_snapshot             The data that one stop copies of a Python thread: frames, chunks of its data stack, and memory
                           that is read ahead

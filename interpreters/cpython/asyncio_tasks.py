@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 from pyprof.interpreters.cpython.code_objects import CodeReader
 from pyprof.interpreters.cpython.layout import AwaitLayout, Layout
-from pyprof.interpreters.cpython.objects import Memory, Unreadable
+from pyprof.interpreters.cpython.object_reads import Memory, Unreadable
 from pyprof.interpreters.detection_symbols import KnownSymbols, Wanted
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frame_reading import AwaitOffsets
 from pyprof.model.interpreter_frames import FunctionPlace, Run
-from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass, replace
 
 _WANTED = Wanted(b"", section=".AsyncioDebug")

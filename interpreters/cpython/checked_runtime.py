@@ -14,7 +14,7 @@ from pyprof.errors import FormatError
 from pyprof.interpreters.cpython import debug_offsets
 from pyprof.interpreters.cpython.debug_offsets import Located
 from pyprof.interpreters.cpython.layout import LAYOUTS, NONE, Layout
-from pyprof.interpreters.cpython.objects import Memory, Unreadable
+from pyprof.interpreters.cpython.object_reads import Memory, Unreadable
 from pyprof.records import dataclass
 
 MAX_INTERPRETERS = 1024

@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 
 from pyprof.interpreters.cpython.layout import NONE, Layout, LineTableFormat
-from pyprof.interpreters.cpython.objects import Memory, Objects, Unreadable
+from pyprof.interpreters.cpython.object_reads import Memory, Objects, Unreadable
 from pyprof.interpreters.function_numbers import UNREAD, FunctionTable
 from pyprof.model.interpreter_frame_reading import Gather, Span
 from pyprof.model.interpreter_frames import FunctionPlace

@@ -31,7 +31,7 @@ from pyprof.interpreters.cpython.layout import (
     ThreadLayout,
 )
 from pyprof.interpreters.detection_symbols import FoundSymbols, Symbol, Wanted
-from pyprof.model.modules import AddressSpace, Module
+from pyprof.model.address_space import AddressSpace, Module
 from pyprof.records import dataclass, replace
 
 COOKIE = b"xdebugpy"

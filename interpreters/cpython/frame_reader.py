@@ -20,7 +20,7 @@ from pyprof.interpreters.cpython.code_objects import CodeCache, CodeReader
 from pyprof.interpreters.cpython.frame_copier import Copier
 from pyprof.interpreters.cpython.frames_by_evaluator_call import RunReader, sort_runs
 from pyprof.interpreters.cpython.layout import NONE, ChainKind
-from pyprof.interpreters.cpython.objects import LocalReader, Memory, make_gather
+from pyprof.interpreters.cpython.object_reads import LocalReader, Memory, make_gather
 from pyprof.interpreters.cpython.stop_snapshot import ChunkSizes, Copied, ReadHints
 from pyprof.interpreters.cpython.threads import KnownThread
 from pyprof.interpreters.function_numbers import UNKNOWN, FunctionTable, next_chain_number

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.checked_runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.detection import CPythonFileCache, RuntimeFinder
-from pyprof.interpreters.cpython.objects import make_gather
+from pyprof.interpreters.cpython.object_reads import make_gather
 from pyprof.interpreters.cpython.threads import PythonThreadNames, ThreadList, ThreadNameTable
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frame_reading import FrameReadPlan, Gather, KernelReader
 from pyprof.model.interpreter_frames import Chain, FunctionPlace
-from pyprof.model.modules import AddressSpace
 
 if TYPE_CHECKING:  # the frame readers are imported once there is a runtime
     from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout

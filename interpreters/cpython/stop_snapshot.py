@@ -14,7 +14,7 @@ from itertools import accumulate
 from pyprof.interpreters.cpython.checked_runtime import PyThread
 from pyprof.interpreters.cpython.greenlets import Slots
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
-from pyprof.interpreters.cpython.objects import Memory, Unreadable
+from pyprof.interpreters.cpython.object_reads import Memory, Unreadable
 from pyprof.model.interpreter_frame_reading import FrameReadPlan, Gather, PlacedSpan, Span
 from pyprof.records import dataclass, field
 

@@ -5,8 +5,8 @@ comparison_table       A comparison as a table for the terminal
 completion             `pyprof completion SHELL`: a completion script for the shell
 diff                   `pyprof diff`: two recordings side by side, function by function, as a table, a page or data
 doctor                 `pyprof doctor`: what will work here and on this process, before anything is attached
-dump                   `pyprof dump`: the stacks of all threads, of a live process or a core file
 dump_core              `pyprof dump` of a core file or a crash dump: threads, why the process died, registers
+dump_stacks            `pyprof dump`: the stacks of all threads, of a live process or a core file
 function_tables        Tables of functions in the terminal: the most expensive ones, their callers and callees
 inspect_unwind_tables  `pyprof inspect`: the unwind tables of a file
 interrupts             A thread that handles signals such as Ctrl-C

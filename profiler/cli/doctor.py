@@ -14,7 +14,7 @@ from pyprof.errors import NoSuchProcess
 if TYPE_CHECKING:
     from pyprof.collectors.plan import PlanFacts
     from pyprof.diagnostics import Finding
-    from pyprof.tools.module_survey import ModuleSurvey, RunTimeSurvey
+    from pyprof.tools.doctor_tasks import ModuleSurvey, RunTimeSurvey
 
 DESCRIPTION = """\
 Check what will work before a recording: the kernel's settings, pyprof's capabilities,
@@ -91,13 +91,13 @@ def look_into(pid: int, sandbox: bool) -> bool:
     from pyprof.collectors.linux import procfs
     from pyprof.collectors.routing.planner import Planner, describe_plans
     from pyprof.diagnostics import Diagnostics
-    from pyprof.model.modules import ProgramImage
+    from pyprof.model.address_space import ProgramImage
     from pyprof.options import CollectOptions
     from pyprof.records import replace
     from pyprof.session.pipeline.interpreter_readers import Runtimes
     from pyprof.session.worker.worker_client import Examiner
     from pyprof.session.worker.worker_process import forked
-    from pyprof.tools.module_survey import ProcessSurvey, SurveyOf
+    from pyprof.tools.doctor_tasks import ProcessSurvey, SurveyOf
 
     diagnostics, facts = Diagnostics(), show_facts(pid)
     with Examiner(forked, sandbox) as examiner:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.cli import terminal_output
 from pyprof.cli.arguments import unwind_options
-from pyprof.cli.dump import Subject
+from pyprof.cli.dump_stacks import Subject
 from pyprof.records import dataclass
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ def stated(module: DumpModule) -> dict[str, str | None]:
 
 def complain(profile: Profile) -> None:
     """Print the tolerated errors of a core file or crash dump, and what its modules lack. Each hint is printed once."""
+    from pyprof.model.reason_lookup import counted, counter_title
     from pyprof.model.reason_table import DUMPS
-    from pyprof.model.reasons import counted, counter_title
 
     said = set()
     for key, count in profile.summary.errors.items():

@@ -53,7 +53,7 @@ def log_thread_failures(log: Log) -> None:
 
 def log_failure(error: PyprofError) -> None:
     """Write why a command with `--log json` failed as a line of its log."""
-    from pyprof.model.reasons import find_hint
+    from pyprof.model.reason_lookup import find_hint
 
     Log(lambda text: terminal_output.line(text, sys.stderr), True)(
         "error", "failed", error=error.message, hint=find_hint(error)

@@ -40,7 +40,7 @@ COMMANDS = {
     "report": "pyprof.cli.report",
     "diff": "pyprof.cli.diff",
     "merge": "pyprof.cli.merge",
-    "dump": "pyprof.cli.dump",
+    "dump": "pyprof.cli.dump_stacks",
     "agent": "pyprof.fleet.cli.agent",
     "query": "pyprof.fleet.cli.query",
     "server": "pyprof.fleet.cli.server",

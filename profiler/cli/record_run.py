@@ -106,14 +106,13 @@ class Invocation:
         listen(self._taken, (signal.SIGUSR1,) if self._when.last_s else ())
 
         from pyprof.collectors.targets.launch import launch
-        from pyprof.session import recording_factory
-        from pyprof.session.worker import priority
+        from pyprof.session import process_priority, recording_factory
         from pyprof.session.worker.worker_process import freeze_loaded_objects
 
         freeze_loaded_objects()
         if command:
             self._command = launch(command, environment)
-            priority.restore_child_priority(self._command.pid)
+            process_priority.restore_child_priority(self._command.pid)
         self._delay()
         given = self._when.as_text()
         if self._command:

@@ -19,7 +19,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, cast
 
-from pyprof.session.worker import priority
+from pyprof.session import process_priority
 
 LATER = (
     "_core._add_newdocs",  # texts for help()
@@ -159,4 +159,4 @@ def prepare(command: str) -> None:
     if command == "record":
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1,))  # interrupts.listen() handles it
     if command in _URGENT:
-        priority.raise_startup_priority()
+        process_priority.raise_startup_priority()

@@ -131,7 +131,7 @@ def refuse(error: PyprofError, pid: int | None = None) -> None:
         error: Its own hint counts, else that of its row in the table of reasons.
         pid: The requested process. A process that the message names takes precedence.
     """
-    from pyprof.model.reasons import find_hint
+    from pyprof.model.reason_lookup import find_hint
 
     named = _PROCESS.search(error.message)
     number = named[1] if named else str(pid) if pid else "PID"

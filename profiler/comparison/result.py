@@ -19,7 +19,7 @@ from pyprof.errors import UsageError
 from pyprof.model.columns import Tree, rewrite
 from pyprof.model.marker_frames import Mark
 from pyprof.model.profile import DataFrame, Frame, FrameKind, Line, ModuleInfo, Profile, ValueType, find_function
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.records import dataclass, field, replace
 
 Normalize = Literal["time", "samples", "none"]

@@ -28,7 +28,7 @@ from pyprof.importers.protobuf import (
 )
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.thread_identity import Labels
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.records import dataclass, replace
 
 Entry = TypeVar("Entry")

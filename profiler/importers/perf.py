@@ -22,10 +22,10 @@ import numpy as np
 
 from pyprof.errors import FormatError, RecordingError
 from pyprof.importers.profile_builder import About, Builder
-from pyprof.model.modules import base_name
+from pyprof.model.address_space import base_name
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
-from pyprof.model.reasons import make_note
-from pyprof.model.walk import Trust
+from pyprof.model.reason_lookup import make_note
+from pyprof.model.walk_result import Trust
 from pyprof.records import dataclass, replace
 
 _SAMPLE = re.compile(

@@ -15,10 +15,10 @@ from pyprof.errors import FormatError, UsageError
 from pyprof.model.analysis.stack_quality import summary_of_part, without_evidence
 from pyprof.model.columns import MAX_SUM, Tree, largest_sum
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
-from pyprof.model.reasons import Note
+from pyprof.model.reason_lookup import Note
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import RESERVED, Labels, labels_of
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.records import dataclass, replace
 
 _MAX_NS = 1 << 62

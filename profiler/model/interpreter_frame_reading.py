@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frames import Chain
-from pyprof.model.modules import AddressSpace
 from pyprof.records import dataclass, field
 
 _I64 = npt.NDArray[np.int64]

@@ -30,7 +30,7 @@ from pyprof.model.marker_frames import (
     MarkKind,
 )
 from pyprof.model.profile import FrameKind
-from pyprof.model.walk import SharedFrames, StackEnd, Trust, Walk, unpacked
+from pyprof.model.walk_result import SharedFrames, StackEnd, Trust, Walk, unpacked
 from pyprof.records import dataclass, field
 
 NO_SPACE = -1

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pyprof.diagnostics import Problem
+from pyprof.model.reason_lookup import Note, counted, counter_title, end_reason, problem
 from pyprof.model.reason_type import Reason
-from pyprof.model.reasons import Note, counted, counter_title, end_reason, problem
 from pyprof.records import dataclass, field, field_names, replace
 
 PARTLY_READ = "partly_interpreted"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
-from pyprof.model.walk import StackEnd
+from pyprof.model.walk_result import StackEnd
 from pyprof.records import dataclass
 
 

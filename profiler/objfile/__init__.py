@@ -9,7 +9,6 @@ debug_files           Separate debug files on this machine, and the command that
 elf/                  ELF files and images
 file_opener           File system operations of the readers of object files. Only this module opens files whose names
                       are foreign
-formats               Opens object files of any format
 gopclntab             The function table that Go's linker writes into every program
 io_deadline           File operations with a timeout, for file systems that do not respond
 jitdump               A reader of jitdump files
@@ -17,6 +16,7 @@ loaded_images         The object file behind an address: proved to be the mapped
 mapped_file_search    Search for the local file that the target has mapped
 minidump              Minidumps and microdumps: crash dumps of Windows, Breakpad and Crashpad
 missing_file          The object file of a module whose file is missing
+object_file_opening   Opens object files of any format
 pe                    Windows modules that Wine has mapped, read from memory
 symbol_servers        Clients of HTTP servers: Breakpad symbol files by NAME/ID, debug files by build ID (debuginfod),
                       with local caches

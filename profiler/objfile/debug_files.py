@@ -21,7 +21,7 @@ from pyprof.errors import FormatError
 from pyprof.objfile import file_opener, io_deadline
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.file_opener import Rights, current_opener, debuginfod_cache, open_below
-from pyprof.objfile.formats import open_object_file
+from pyprof.objfile.object_file_opening import open_object_file
 
 CRC_CHUNK = 1 << 20
 MAX_CRC = 4 << 30

@@ -13,8 +13,8 @@ from functools import cached_property, partial
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.model.modules import AddressSpace, Module, StatedId
-from pyprof.model.reasons import problem, problem_counted
+from pyprof.model.address_space import AddressSpace, Module, StatedId
+from pyprof.model.reason_lookup import problem, problem_counted
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.records import is_stated
 from pyprof.objfile.breakpad.symbol_file import SymbolFile

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from pyprof.errors import FormatError
-from pyprof.model.modules import AddressSpace, Module, ReadMemory
+from pyprof.model.address_space import AddressSpace, Module, ReadMemory
 from pyprof.objfile import io_deadline
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.elf.file import ElfFile, build_id_in_notes

@@ -23,7 +23,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pyprof.errors import FormatError
-from pyprof.model.modules import base_name
+from pyprof.model.address_space import base_name
 from pyprof.objfile.breakpad.records import format_guid
 from pyprof.objfile.byte_source import ByteSource, BytesSource
 from pyprof.objfile.core_file import make_saved_memory

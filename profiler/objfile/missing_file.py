@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Literal
 
+from pyprof.model.address_space import Module, ReadMemory, StatedId
 from pyprof.model.arch import Arch, find_arch
-from pyprof.model.modules import Module, ReadMemory, StatedId
 from pyprof.objfile.base import ObjectFile, Section, Segment, UnwindTable
 
 

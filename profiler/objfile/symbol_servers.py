@@ -34,11 +34,11 @@ from typing import IO, cast
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.model.reasons import problem
+from pyprof.model.reason_lookup import problem
 from pyprof.objfile import io_deadline
 from pyprof.objfile.breakpad.symbol_store import copy_text
 from pyprof.objfile.file_opener import debuginfod_cache, is_build_id
-from pyprof.objfile.formats import open_object_file
+from pyprof.objfile.object_file_opening import open_object_file
 
 TIMEOUT_S = 10.0
 """Timeout in seconds for a symbol server's connection, for a pause within a response, and for all of its headers

@@ -11,8 +11,8 @@ import struct
 from collections.abc import Iterator
 
 from pyprof.errors import FormatError
+from pyprof.model.address_space import ReadMemory
 from pyprof.model.arch import Arch
-from pyprof.model.modules import ReadMemory
 from pyprof.objfile.mapped_file_search import DT_DEBUG, MAX_TABLE, read_dynamic_entries
 from pyprof.records import dataclass, field
 

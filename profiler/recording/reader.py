@@ -19,10 +19,10 @@ from pyprof.model.analysis.stack_quality import summary_of_part
 from pyprof.model.columns import MAX_SUM, largest_sum
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, Span, ThreadInfo, ValueType
-from pyprof.model.reasons import make_note
+from pyprof.model.reason_lookup import make_note
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import Labels
-from pyprof.model.walk import StackEnd, Trust
+from pyprof.model.walk_result import StackEnd, Trust
 from pyprof.recording.checked_rows import LATER, NAME_SOURCES, Codes, TableRows, check_reference
 from pyprof.recording.column_blocks import I64, Blocks, FrameColumns, FunctionName, LineColumns, unpack_columns
 from pyprof.recording.summary_rows import read_summary

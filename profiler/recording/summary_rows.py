@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError
-from pyprof.model.reasons import Note, parse_note
+from pyprof.model.reason_lookup import Note, parse_note
 from pyprof.model.summary import (
     Children,
     FunctionsMissing,

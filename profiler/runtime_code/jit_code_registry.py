@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.address_space import AddressSpace, Module
 from pyprof.model.arch import Arch
 from pyprof.model.columns import distinct
 from pyprof.model.jit_code_map import CodeName, Span
-from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import ThreadInfo, rename_threads
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import FrameKey
-from pyprof.model.walk import Walk, lookup_pc, lookup_pcs
+from pyprof.model.walk_result import Walk, lookup_pc, lookup_pcs
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import UnwindOptions

@@ -8,11 +8,11 @@ from functools import partial
 
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import FormatError
+from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import CodeMap, CodeName, CodeTable, NamedRanges, Span
-from pyprof.model.modules import AddressSpace, Mapping
-from pyprof.model.reasons import problem, problem_of
-from pyprof.model.walk import Trust
+from pyprof.model.reason_lookup import problem, problem_of
+from pyprof.model.walk_result import Trust
 from pyprof.objfile import io_deadline
 from pyprof.objfile.byte_source import ContentReservation, GrowingFile
 from pyprof.objfile.file_opener import current_opener, open_below

@@ -11,9 +11,9 @@ from typing import Any
 
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import ALWAYS, Span
-from pyprof.model.modules import AddressSpace
 from pyprof.objfile.byte_source import GrowingFile
 from pyprof.objfile.file_opener import current_opener, open_below
 from pyprof.options import UnwindOptions

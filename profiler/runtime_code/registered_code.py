@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.model.address_space import AddressSpace, Module, ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import CodeMap, CodeName, Span
-from pyprof.model.modules import AddressSpace, Module, ReadMemory
-from pyprof.model.reasons import problem_of
-from pyprof.model.walk import Trust
+from pyprof.model.reason_lookup import problem_of
+from pyprof.model.walk_result import Trust
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.formats import open_memory_object
 from pyprof.objfile.loaded_images import Image
+from pyprof.objfile.object_file_opening import open_memory_object
 from pyprof.objfile.target_memory_reader import TargetStructs
 from pyprof.records import dataclass, field
 from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, module_path, report_problem

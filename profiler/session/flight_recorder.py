@@ -22,7 +22,7 @@ from pyprof.errors import RecordingError, UsageError
 from pyprof.exporters.base import Journal, JournalBeginning, Sink
 from pyprof.model.analysis.merge import merge, recent
 from pyprof.model.profile import Profile
-from pyprof.model.reasons import make_note
+from pyprof.model.reason_lookup import make_note
 from pyprof.records import dataclass, replace
 
 MAX_FILES = 10

@@ -16,8 +16,8 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
 from pyprof.interpreters.detection_symbols import KnownSymbols, read_symbols
 from pyprof.interpreters.goroutine_offsets import GoroutineFinder
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frame_reading import GoroutineOffsets
-from pyprof.model.modules import AddressSpace
 from pyprof.model.profile import Profile
 from pyprof.model.thread_stacks import ThreadStack, thread_stacks
 from pyprof.objfile.crash_dump import DumpException, DumpModule

@@ -16,21 +16,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import CollectorStats
 from pyprof.collectors.targets.launch import LaunchedCommand
 from pyprof.errors import PyprofError, UsageError
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
 from pyprof.records import dataclass, field
+from pyprof.session import process_priority
 from pyprof.session.shutdown_watchdog import LEAVE_S, EndFailure, await_end
 from pyprof.session.sink_delivery import Deliveries
-from pyprof.session.worker import priority
 from pyprof.session.worker.deadline import EndUrgency
 from pyprof.session.worker.message_channel import Part
 from pyprof.session.worker.messages import Extent
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_client import Pending
-from pyprof.window_flush_protocol import FlushProtocol
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -310,7 +310,7 @@ class Recording:
             self._sampling.stop()
         if not self._is_settled and (self._sampling.is_walked or time.monotonic() > self._settle_at):
             self._is_settled = True
-            priority.restore_priority()
+            process_priority.restore_priority()
             self._sampling.lower_priority()
         self._between.answer()
         self.deliveries.send_due()
@@ -341,7 +341,7 @@ class Recording:
 
     def _watch(self, left: Callable[[bool], None], leave_s: float) -> None:
         self._ending.wait()
-        priority.raise_priority(os.getpid())
+        process_priority.raise_priority(os.getpid())
         sampling = self._kept
         if sampling is None:
             return

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from pyprof.collector_control import FlushProtocol, Stride
 from pyprof.collectors import registry
 from pyprof.collectors.base import Collector
 from pyprof.collectors.linux import procfs
@@ -39,7 +40,6 @@ from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient
 from pyprof.session.worker.messages import NamingOptions
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_process import Start, Worker, spawned
-from pyprof.window_flush_protocol import FlushProtocol, Stride
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 

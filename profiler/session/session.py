@@ -11,11 +11,11 @@ from pyprof.collectors.base import Collector, CollectorState
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.detection_symbols import read_symbols
+from pyprof.model.address_space import AddressSpace, Module
 from pyprof.model.interpreter_frames import FunctionPlace
-from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Profile
 from pyprof.model.stacks import FrameKey
-from pyprof.model.walk import lookup_pc
+from pyprof.model.walk_result import lookup_pc
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import DEFAULT_STACK_SIZE, UnwindOptions, ViewOptions

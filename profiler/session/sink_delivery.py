@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
+from pyprof.collector_control import FlushProtocol
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.records import dataclass
@@ -12,7 +13,6 @@ from pyprof.session.worker.file_broker_client import BROKER_GONE, BROKER_HINT
 from pyprof.session.worker.messages import Extent
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_client import Pending
-from pyprof.window_flush_protocol import FlushProtocol
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.profile import Frame, Profile, ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.thread_stacks import FrameDetail, ThreadStack, thread_stacks
-from pyprof.model.walk import StackEnd
+from pyprof.model.walk_result import StackEnd
 from pyprof.objfile.file_opener import read_file, rights_below
 from pyprof.options import CollectOptions, DumpOptions, RemoteOptions
 from pyprof.records import dataclass, field, replace

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.modules import Module
+from pyprof.model.address_space import Module
 from pyprof.model.profile import Frame, Line, ModuleInfo
 from pyprof.model.stacks import FrameKey
 from pyprof.model.summary import NameCounts

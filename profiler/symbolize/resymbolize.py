@@ -14,16 +14,16 @@ from functools import partial
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UsageError
-from pyprof.model.modules import AddressSpace
-from pyprof.model.modules import Mapping as MappedRange
+from pyprof.model.address_space import AddressSpace
+from pyprof.model.address_space import Mapping as MappedRange
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile
 from pyprof.model.stacks import native_key
 from pyprof.objfile import io_deadline
 from pyprof.objfile.base import ObjectFile, Segment
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.file_opener import current_opener, is_build_id
-from pyprof.objfile.formats import open_object_file
 from pyprof.objfile.loaded_images import Image, ImageStore
+from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.objfile.symbol_servers import KINDS, cached_path
 from pyprof.records import dataclass, replace
 from pyprof.symbolize.name_cache import NameCache

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.modules import AddressSpace, Module
+from pyprof.model.address_space import AddressSpace, Module
 from pyprof.records import dataclass
 
 U64 = npt.NDArray[np.uint64]

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from pyprof.diagnostics import Diagnostics, Problem
+from pyprof.model.address_space import AddressSpace, Module
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.jit_code_map import CodeName
 from pyprof.model.marker_frames import Mark
-from pyprof.model.modules import AddressSpace, Module
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
-from pyprof.model.reasons import problem
+from pyprof.model.reason_lookup import problem
 from pyprof.model.stacks import FrameKey
-from pyprof.model.walk import Trust, lookup_pc
+from pyprof.model.walk_result import Trust, lookup_pc
 from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.records import dataclass
 from pyprof.symbolize.demangle import demangle

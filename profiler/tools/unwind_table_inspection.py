@@ -20,7 +20,7 @@ from pyprof.objfile.base import Section
 from pyprof.objfile.breakpad.records import WinRecord
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.breakpad.symbol_store import SymbolStore, open_symbol_file
-from pyprof.objfile.formats import open_object_file
+from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.records import dataclass
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.elf_symtab import read_symbol_sources

@@ -13,7 +13,7 @@ from pyprof.fleet.agent.spool import Caps, Spool, SpoolSegment
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.model.marker_frames import Mark, MarkKind, cut_mark
 from pyprof.model.profile import FrameKind, Profile
-from pyprof.model.walk import StackEnd
+from pyprof.model.walk_result import StackEnd
 from pyprof.records import replace
 from tests.exporters.profiles import golden
 

@@ -20,7 +20,7 @@ import pytest
 from pyprof.fleet.agent import spool_query
 from pyprof.fleet.configuration import TimeSpan
 from pyprof.recording.reader import load_recording
-from pyprof.session.worker.priority import can_leave_idle_policy
+from pyprof.session.process_priority import can_leave_idle_policy
 from tests.chance import poisson_bounds
 from tests.warm import run
 

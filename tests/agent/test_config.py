@@ -7,7 +7,7 @@ import re
 import pytest
 
 from pyprof.fleet.agent.config import SETTINGS, Values, parse, printed, warnings, without_file
-from pyprof.fleet.agent.rules import SamplingChoice, Template, judge
+from pyprof.fleet.agent.process_rules import SamplingChoice, Template, judge
 from pyprof.fleet.configuration import BadConfig
 
 WRONG = """\

@@ -36,7 +36,7 @@ from pyprof.fleet.agent.control_socket import (
     parse,
     peer_of,
 )
-from pyprof.fleet.agent.governor import SETTLING, BudgetVerdict, CostBudget, Governor
+from pyprof.fleet.agent.effort_controller import SETTLING, BudgetVerdict, CostBudget, Governor
 from pyprof.fleet.agent.last_minutes import FOLDER, NOT_KEPT, LastMinutes
 from pyprof.fleet.agent.process_table import ProcessTable
 from pyprof.fleet.agent.requested_recordings import MAX_AT_ONCE, OnDemand, RecordedNow, choice_of

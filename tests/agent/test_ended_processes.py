@@ -20,8 +20,8 @@ from pyprof.fleet.agent import spool_query
 from pyprof.fleet.agent.config import parse
 from pyprof.fleet.agent.ended_processes import EndedFacts, EndedProcesses, FactGone, verdict_of
 from pyprof.fleet.agent.process_clocks import ProcessClocks, ProcessTime, with_exact_sums
+from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict
 from pyprof.fleet.agent.process_table import ProcessTable
-from pyprof.fleet.agent.rules import NOT_RECORDED, RuleVerdict
 from pyprof.fleet.agent.sampled_group import SampledGroup
 from pyprof.fleet.configuration import TimeSpan
 from pyprof.records import replace

@@ -17,7 +17,7 @@ from pyprof.importers.profile_builder import About, Builder
 from pyprof.importers.protobuf import group_fields
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.stack_digest import SIZE
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.records import replace
 from tests.agent.filled import marked
 from tests.exporters.support import export

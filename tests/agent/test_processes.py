@@ -16,8 +16,8 @@ from pyprof.collectors.linux import procfs
 from pyprof.fleet.agent import process_table
 from pyprof.fleet.agent.config import parse
 from pyprof.fleet.agent.health import OwnCpu
+from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, SamplingChoice, judge
 from pyprof.fleet.agent.process_table import Facts, ObservedProcess, ProcessTable, RuleSelection, choose_cgroup
-from pyprof.fleet.agent.rules import NOT_RECORDED, RuleVerdict, SamplingChoice, judge
 from pyprof.records import replace
 from tests.chance import most
 from tests.support import missing

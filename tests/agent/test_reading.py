@@ -10,7 +10,7 @@ import pytest
 
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError, PyprofError
-from pyprof.fleet.agent.rules import NOT_RECORDED, RuleVerdict
+from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict
 from pyprof.fleet.agent.spool_query import parts, profile_of, rooted, segments, services
 from pyprof.fleet.agent.spool_status import state
 from pyprof.fleet.agent.windows import labelled

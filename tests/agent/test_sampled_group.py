@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyprof.collector_control import Stride
 from pyprof.errors import AccessDenied
 from pyprof.fleet.agent.config import parse
 from pyprof.fleet.agent.process_clocks import ProcessTime
@@ -22,7 +23,6 @@ from pyprof.fleet.agent.sampled_group import SampledGroup
 from pyprof.fleet.agent.windows import WindowClock, WindowPart
 from pyprof.model.profile import Profile
 from pyprof.session import recording_factory
-from pyprof.window_flush_protocol import Stride
 from tests.agent.test_exact_sums import Simulation, sums, window
 from tests.hostile.test_endings import until
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from pyprof.fleet.agent.process_clocks import ProcessTime
+from pyprof.fleet.agent.process_rules import RuleVerdict
 from pyprof.fleet.agent.process_table import ProcessLabels
-from pyprof.fleet.agent.rules import RuleVerdict
 from pyprof.fleet.agent.windows import WindowPart, labelled, packed, restored, segments
 from pyprof.importers import pprof
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.profile import Profile, ValueType
-from pyprof.model.reasons import Note, join_pids, make_note
+from pyprof.model.reason_lookup import Note, join_pids, make_note
 from pyprof.model.thread_identity import ProcessKey
 from pyprof.records import replace
 from pyprof.session.worker import response_codec

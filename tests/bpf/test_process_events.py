@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.bpf.collector import BpfCollector
 from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.options import CollectOptions
-from pyprof.window_flush_protocol import FlushProtocol
 from tests.live.support import recording as native
 
 pytestmark = pytest.mark.system

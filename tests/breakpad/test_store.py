@@ -14,7 +14,7 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
-from pyprof.model.modules import Module, StatedId
+from pyprof.model.address_space import Module, StatedId
 from pyprof.objfile.breakpad.records import breakpad_id, hash_text, is_same_id
 from pyprof.objfile.breakpad.symbol_store import DIFFERS, SymbolStore
 from pyprof.objfile.elf.file import ElfFile

@@ -13,7 +13,7 @@ from pyprof.cli.arguments import moment, seconds_since
 from pyprof.exporters.base import ExportOptions
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile
 from pyprof.model.summary import FunctionsMissing, Language
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.recording.reader import load_recording
 from pyprof.records import replace
 from tests.cli.support import one_sentence, pyprof

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, BytesMemory, Lane
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import ARM, I386, X86_64, Arch
-from pyprof.model.modules import AddressSpace
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, StackBeyondCopy
 from tests import syntax
 

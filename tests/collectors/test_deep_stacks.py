@@ -26,10 +26,10 @@ from pyprof.collectors.ptrace.stack_copy import StackCopy
 from pyprof.collectors.targets.address_spaces import MapsEvidence
 from pyprof.collectors.targets.map_changes import StackMapping
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import X86_64
-from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackBeyondCopy
-from pyprof.model.walk import StackEnd, Walk
+from pyprof.model.walk_result import StackEnd, Walk
 from pyprof.options import UnwindOptions
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
@@ -20,7 +21,6 @@ from pyprof.model.arch import X86_64
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
-from pyprof.window_flush_protocol import FlushProtocol
 
 FAR = 2 * MOST_STACK
 """Distance above the stack pointer, in bytes, that no kernel copy of the stack reaches."""

@@ -23,7 +23,7 @@ from pyprof.collectors.linux.mapping_checks import (
     query_vma,
 )
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
-from pyprof.model.modules import Mapping
+from pyprof.model.address_space import Mapping
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 

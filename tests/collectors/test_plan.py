@@ -21,7 +21,7 @@ from pyprof.collectors.plan import (
     missing_capabilities,
 )
 from pyprof.errors import AccessDenied, NotTraceable, PyprofError
-from pyprof.model.reasons import SENTENCES
+from pyprof.model.reason_lookup import SENTENCES
 from pyprof.options import AUTO, CollectOptions
 from pyprof.records import replace
 

@@ -19,8 +19,8 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.interrupted_syscalls import can_survive_stop, parse_syscall
 from pyprof.collectors.linux.procfs import parse_maps, parse_stat
 from pyprof.errors import FormatError
+from pyprof.model.address_space import MAX_MAPPINGS, AddressSpace
 from pyprof.model.arch import X86_64
-from pyprof.model.modules import MAX_MAPPINGS, AddressSpace
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 

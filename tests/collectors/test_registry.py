@@ -23,7 +23,7 @@ from pyprof.collectors.targets.process_selection import InterpreterReaders, Requ
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError, UsageError
 from pyprof.model.arch import AARCH64
-from pyprof.model.reasons import make_note
+from pyprof.model.reason_lookup import make_note
 from pyprof.options import AUTO, CollectOptions, TargetOptions
 from pyprof.records import replace
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import CollectorRefused, CollectorStats, Feedback
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.cpu_accounts import Account
@@ -28,11 +29,10 @@ from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError
 from pyprof.model.arch import X86_64
 from pyprof.model.pause_histogram import Pauses
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reasons import Note
+from pyprof.model.reason_lookup import Note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 from pyprof.records import replace
-from pyprof.window_flush_protocol import FlushProtocol
 
 ROOT = PlanFacts("x86_64", (6, 12), 1 << 39 | 1 << 38)
 USER = replace(ROOT, capabilities=0)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyprof.collector_control import Stride
 from pyprof.collectors.sampling_clock import SamplingClock
-from pyprof.window_flush_protocol import Stride
 from tests.lockstep.gaps import ks_probability
 
 MS = 1_000_000

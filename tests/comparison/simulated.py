@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.summary import Summary
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.records import replace
 from tests.exporters.profiles import COUNT_AND_CPU
 

@@ -6,7 +6,7 @@ import pytest
 
 from pyprof.comparison.function_matching import NAMELESS, matching, plain_module, plain_name
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.records import replace
 from tests.exporters.profiles import Builder
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pyprof.collectors.gdb.remote_serial import PacketLink
 from pyprof.collectors.linux.procfs import parse_maps
+from pyprof.model.address_space import Mapping
 from pyprof.model.arch import RISCV64
-from pyprof.model.modules import Mapping
 from pyprof.objfile.elf.file import ElfFile
 from tests.core.writer import NT_AUXV, NT_SIGINFO, CoreWriter, Load, R, W, X
 from tests.remote.stubs import free_port, stub_process

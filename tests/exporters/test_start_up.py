@@ -8,7 +8,7 @@ import pytest
 
 from pyprof.exporters.flame_tree import build_flame_tree
 from pyprof.model.profile import Frame, FrameKind, Line
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from tests.exporters.profiles import Builder, code, marker, unknown
 from tests.exporters.support import PLAIN
 

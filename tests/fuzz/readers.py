@@ -30,12 +30,12 @@ from pyprof.fleet.wire.push_responses import NotSent, RefusedForGood
 from pyprof.importers import collapsed, otlp, perf, pprof, pyroscope_parca_requests, speedscope
 from pyprof.interpreters.cpython.code_objects import CodeReader, find_line
 from pyprof.interpreters.cpython.layout import LAYOUTS, LineTableFormat
-from pyprof.interpreters.cpython.objects import Memory as Words
-from pyprof.interpreters.cpython.objects import Objects, Unreadable
+from pyprof.interpreters.cpython.object_reads import Memory as Words
+from pyprof.interpreters.cpython.object_reads import Objects, Unreadable
 from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.interpreters.goroutine_offsets import decode_offsets
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
-from pyprof.model.modules import AddressSpace
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core_file import CoreMemory, read_notes
 from pyprof.objfile.elf.file import ElfFile

@@ -24,7 +24,7 @@ from pyprof.collectors.gdb.threads import parse_description
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.errors import PyprofError
 from pyprof.importers import collapsed, perf, pprof, speedscope
-from pyprof.model.modules import Mapping
+from pyprof.model.address_space import Mapping
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core_file import read_notes
 from pyprof.objfile.elf.file import ElfFile

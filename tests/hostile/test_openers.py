@@ -48,7 +48,7 @@ ALLOWED = {
     ("profiler/fleet/server/http_app.py", ".read_bytes"): "the page's own files",
     ("profiler/fleet/agent/control_socket.py", "os.open"): "the spool's folder, for its path only",
     ("profiler/fleet/cli/agent_administration.py", "open"): "a segment of the spool",
-    ("profiler/fleet/agent/push/pusher.py", "open"): "a segment of the spool, where nobody else gives names",
+    ("profiler/fleet/agent/push/sink_queues.py", "open"): "a segment of the spool, where nobody else gives names",
     ("start/__init__.py", "open"): "lists of installed distributions, before the package is imported",
 }
 """The reason for each exception, by (file, call)."""

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.model.jit_code_map import ALWAYS
-from pyprof.model.modules import AddressSpace
 from pyprof.objfile import file_opener, io_deadline
 from pyprof.objfile.byte_source import FileSource, GrowingFile
 from pyprof.objfile.loaded_images import SILENT

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from pyprof.collectors.linux.libc import memory_reader
-from pyprof.interpreters.cpython.objects import Memory, make_gather
+from pyprof.interpreters.cpython.object_reads import Memory, make_gather
 from pyprof.interpreters.function_numbers import UNKNOWN
 from pyprof.model.interpreter_frame_reading import Span
 from tests.interpreters.test_process import EMPTY, Reader, said, started

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyprof.interpreters.cpython.objects import Memory
+from pyprof.interpreters.cpython.object_reads import Memory
 from pyprof.interpreters.cpython.stop_snapshot import MAX_SCATTERED, ChunkSizes
 from pyprof.model.marker_frames import long_chain_mark
 from tests.collapsed import Stacks

@@ -7,8 +7,8 @@ import struct
 import pytest
 
 from pyprof.interpreters.goroutine_offsets import decode_labels_offset, decode_offsets
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frame_reading import GoroutineOffsets
-from pyprof.model.modules import AddressSpace
 from tests.unwind.test_go_stacks import SYSTEMSTACK
 
 AT = 0x401000

@@ -19,12 +19,12 @@ from pyprof.interpreters.cpython.frame_copier import ENTRY_OWNER, MAX_FRAMES, Co
 from pyprof.interpreters.cpython.frames_by_evaluator_call import RunReader
 from pyprof.interpreters.cpython.greenlets import EntrySearch, SwitchedThread, count_waiting_bytes
 from pyprof.interpreters.cpython.layout import LAYOUTS, Layout
-from pyprof.interpreters.cpython.objects import LocalReader, Memory, Objects, Unreadable, make_gather
+from pyprof.interpreters.cpython.object_reads import LocalReader, Memory, Objects, Unreadable, make_gather
 from pyprof.interpreters.cpython.stop_snapshot import ReadHints
 from pyprof.interpreters.frame_merge import Evaluators, merge_chain
 from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
-from pyprof.model.walk import StackEnd
+from pyprof.model.walk_result import StackEnd
 
 pytestmark = pytest.mark.fuzz
 

@@ -16,7 +16,7 @@ from pyprof.interpreters.cpython.checked_runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.code_objects import CodeReader
 from pyprof.interpreters.cpython.frame_copier import Copier
 from pyprof.interpreters.cpython.layout import LAYOUTS, Layout
-from pyprof.interpreters.cpython.objects import Memory
+from pyprof.interpreters.cpython.object_reads import Memory
 from pyprof.interpreters.cpython.stop_snapshot import MAX_FAILURES, MAX_IN_STOP, Copied, ReadHints
 from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.model.interpreter_frame_reading import Span

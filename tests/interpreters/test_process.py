@@ -25,14 +25,14 @@ from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.bpf_frame_rows import FrameRowReader, hash_words, head_words
 from pyprof.interpreters.cpython.checked_runtime import Runtime, UnreadRuntime, open_runtime
 from pyprof.interpreters.cpython.detection import CPythonFileCache
-from pyprof.interpreters.cpython.objects import Memory, make_gather
+from pyprof.interpreters.cpython.object_reads import Memory, make_gather
 from pyprof.interpreters.cpython.process import PythonProcess
 from pyprof.interpreters.cpython.threads import PythonThreadNames
 from pyprof.interpreters.detection_symbols import FoundSymbols, KnownSymbols, Wanted, read_symbols
 from pyprof.interpreters.function_numbers import FunctionTable
+from pyprof.model.address_space import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.model.interpreter_frame_reading import FrameRows
 from pyprof.model.interpreter_frames import FunctionPlace
-from pyprof.model.modules import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.objfile.loaded_images import ImageStore
 from tests.interpreters.pythons import HERE, Python, pythons
 

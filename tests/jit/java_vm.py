@@ -6,8 +6,8 @@ import struct
 from contextlib import suppress
 
 from pyprof.errors import FormatError
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
-from pyprof.model.modules import AddressSpace
 from pyprof.runtime_code.hotspot.java_frames import JavaVm
 from pyprof.runtime_code.hotspot.vm_structs import FIELDS, INTS, SYMBOLS, TYPES
 from tests.jit.memory import Memory

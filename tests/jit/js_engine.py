@@ -6,8 +6,8 @@ import struct
 from contextlib import suppress
 
 from pyprof.errors import FormatError
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
-from pyprof.model.modules import AddressSpace
 from pyprof.runtime_code.v8.heap import NEEDED
 from pyprof.runtime_code.v8.js_frames import V8Engine
 from pyprof.runtime_code.v8.unwind_rules import V8FrameRules

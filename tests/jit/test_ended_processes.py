@@ -16,7 +16,7 @@ import pytest
 
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.modules import AddressSpace, ProgramImage
+from pyprof.model.address_space import AddressSpace, ProgramImage
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.jit_code_registry import RuntimeCode

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import ARM, I386, X86_64, Arch
 from pyprof.model.jit_code_map import ALWAYS
-from pyprof.model.modules import AddressSpace
 from pyprof.objfile.elf.memory_image import relocate_memory_object
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.registered_code import GdbCode, code_ranges

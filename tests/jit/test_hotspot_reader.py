@@ -12,10 +12,10 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
-from pyprof.model.modules import AddressSpace
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.model.walk import StackEnd, Walk
+from pyprof.model.walk_result import StackEnd, Walk
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.hotspot.code_cache import Blob, read_stubs
 from pyprof.runtime_code.hotspot.managed_runtime import HotspotCode

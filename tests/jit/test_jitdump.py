@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import X86_64
 from pyprof.model.jit_code_map import ALWAYS
-from pyprof.model.modules import AddressSpace, Mapping
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.objfile.jitdump import JitdumpReader, Loaded, Moved
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.perf_map_and_jitdump import JitdumpCode

@@ -7,9 +7,9 @@ import struct
 import pytest
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.address_space import AddressSpace, ReadMemory
 from pyprof.model.arch import X86_64
 from pyprof.model.jit_code_map import ALWAYS
-from pyprof.model.modules import AddressSpace, ReadMemory
 from pyprof.runtime_code import registered_code as code_libunwind
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.registered_code import LibunwindCode

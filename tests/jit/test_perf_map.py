@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.model.jit_code_map import ALWAYS, NamedRanges
-from pyprof.model.modules import AddressSpace
 from pyprof.objfile import byte_source
 from pyprof.objfile.byte_source import GrowingFile
 from pyprof.objfile.file_opener import open_below

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import X86_64
-from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.model.walk import StackEnd, Trust, Walk
+from pyprof.model.walk_result import StackEnd, Trust, Walk
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.base import CodeScan

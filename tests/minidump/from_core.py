@@ -13,7 +13,7 @@ from pathlib import Path
 from pyprof.cli.main import run
 from pyprof.collectors.postmortem.core_process import CoreFileProcess
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.modules import Module
+from pyprof.model.address_space import Module
 from pyprof.objfile.breakpad.records import breakpad_id
 from pyprof.objfile.core_file import CoreMemory
 from pyprof.objfile.elf.file import ElfFile

@@ -12,7 +12,7 @@ from pyprof.errors import UsageError
 from pyprof.importers.pprof import MAX_LABELLED, read_pprof
 from pyprof.model.analysis.merge import merge
 from pyprof.model.profile import Profile
-from pyprof.model.reasons import make_note
+from pyprof.model.reason_lookup import make_note
 from pyprof.model.thread_identity import MOST, labels_of
 from pyprof.records import replace
 from tests.exporters.firefox_profile import read as read_firefox

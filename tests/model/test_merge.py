@@ -9,7 +9,7 @@ import pyprof
 from pyprof.errors import UsageError
 from pyprof.model.analysis.merge import merge, recent, recorded_until
 from pyprof.model.profile import ThreadInfo, ValueType
-from pyprof.model.reasons import Note
+from pyprof.model.reason_lookup import Note
 from pyprof.model.summary import Stops
 from pyprof.records import replace
 from tests.exporters.profiles import MODULES, PERIOD_NS, START_NS, Builder, code, golden

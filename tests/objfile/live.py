@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyprof.model.modules import AddressSpace, Mapping
+from pyprof.model.address_space import AddressSpace, Mapping
 from tests.support import build, need
 
 SOURCES = Path(__file__).parent / "programs"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.modules import Mapping, Module
+from pyprof.model.address_space import Mapping, Module
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf.file import ElfFile

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.model.modules import AddressSpace, Mapping
+from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.objfile.loaded_images import ImageStore
 from tests.objfile.live import library, where
 

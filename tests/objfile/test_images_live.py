@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
+from pyprof.model.address_space import AddressSpace, Mapping, ProgramImage
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import read_own_vdso, rebuild_image
 from pyprof.objfile.loaded_images import DIFFERS, Image, ImageStore

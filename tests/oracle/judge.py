@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.modules import AddressSpace
-from pyprof.model.walk import StackEnd, Trust, Walk
+from pyprof.model.address_space import AddressSpace
+from pyprof.model.walk_result import StackEnd, Trust, Walk
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.jit_code_registry import RuntimeCode

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyprof.model.modules import AddressSpace
+from pyprof.model.address_space import AddressSpace
 from pyprof.options import DEFAULT_SOURCES, UnwindOptions
 from tests.oracle.judge import Judge, Mismatch
 from tests.oracle.shadow import Entry, Shadow

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.linux.procfs import parse_maps
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
-from pyprof.model.modules import AddressSpace
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, StackSlab
 from tests.oracle.shadow import RED_ZONE, Entry
 from tests.oracle.tracer import Tracee

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pyprof.collectors.perf import address_spaces
 from pyprof.collectors.perf.address_spaces import MappingHistory, MappingLayout
-from pyprof.model.modules import Mapping
+from pyprof.model.address_space import Mapping
 from pyprof.records import replace
 
 NO_PROCESS = 2**22 + 5

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyprof.collector_control import Stride
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.bpf.collector import BpfCollector
 from pyprof.collectors.linux.sampled_arch import WIDE
 from pyprof.collectors.perf.random_sampling import Decimation, RandomSelection
 from pyprof.collectors.perf.records import SampleRecords
 from pyprof.model.sample_batch import SampleBatch, SampleKind
-from pyprof.window_flush_protocol import Stride
 from tests.lockstep.gaps import ks_probability
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

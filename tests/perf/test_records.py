@@ -36,8 +36,8 @@ from pyprof.collectors.perf.records import (
     scan_ring,
 )
 from pyprof.collectors.perf.tracked_processes import ProcessEvents
+from pyprof.model.address_space import Mapping
 from pyprof.model.arch import X86_64
-from pyprof.model.modules import Mapping
 
 SIZE = 1 << 16
 PAGE = 4096

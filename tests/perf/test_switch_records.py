@@ -22,9 +22,9 @@ from pyprof.collectors.perf.switches import (
     scan_ring,
 )
 from pyprof.collectors.switch_events import BLOCKED, IN, PREEMPTED
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.model.marker_frames import Blocked, KernelStack
-from pyprof.model.modules import AddressSpace
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
 from tests.perf.test_records import END, SIZE, Written, other, sample
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pyprof.collector_control import Stride
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed
 from pyprof.diagnostics import Diagnostics
@@ -18,7 +19,6 @@ from pyprof.model.summary import Summary
 from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.session.pipeline.sample_windows import Window
 from pyprof.session.session import Session
-from pyprof.window_flush_protocol import Stride
 from tests.cli.support import pyprof
 from tests.collectors.targets import wait_asleep
 from tests.live.support.ladders import ladder

@@ -17,7 +17,7 @@ import pytest
 from pyprof.collectors.gdb.collector import GdbRemoteCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.model.walk import StackEnd, Walk, lookup_pc
+from pyprof.model.walk_result import StackEnd, Walk, lookup_pc
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import CollectOptions, RemoteOptions, UnwindOptions
 from pyprof.unwind.unwinder import Unwinder

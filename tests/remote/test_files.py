@@ -11,7 +11,7 @@ from pyprof.collectors.gdb.remote_serial import PacketLink, escape_payload
 from pyprof.collectors.gdb.stub import Stub
 from pyprof.collectors.gdb.target_modules import RemoteFiles
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.modules import AddressSpace, Mapping
+from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.loaded_images import ImageStore
 from tests.live.support.ladders import ladder

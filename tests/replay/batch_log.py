@@ -32,14 +32,14 @@ import numpy.typing as npt
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.errors import FormatError
+from pyprof.model.address_space import AddressSpace, Module, ReadMemory
+from pyprof.model.address_space import Mapping as ModuleMapping
 from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.marker_frames import Blocked, KernelFrame
-from pyprof.model.modules import AddressSpace, Module, ReadMemory
-from pyprof.model.modules import Mapping as ModuleMapping
 from pyprof.model.pause_histogram import BUCKETS, Pauses
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reasons import make_note, parse_note
+from pyprof.model.reason_lookup import make_note, parse_note
 from pyprof.model.sample_batch import Piece, SampleBatch, StackSlab
 from pyprof.records import field_names, replace
 

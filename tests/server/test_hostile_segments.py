@@ -18,7 +18,7 @@ from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.importers.profile_builder import About, Builder, function_frame
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.thread_identity import Labels
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.records import replace
 from tests.exporters.support import export
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.exporters.encoding import encode_data
-from pyprof.fleet.server.ingest.foreign_receivers import ForeignPush
+from pyprof.fleet.server.ingest.foreign_pushes import ForeignPush
 from pyprof.records import replace
 from tests.exporters.profiles import golden
 from tests.exporters.support import export

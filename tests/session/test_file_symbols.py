@@ -15,7 +15,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.debug_offsets import WANTED, list_candidates
 from pyprof.interpreters.detection_symbols import FoundSymbols, KnownSymbols, Symbol, find_anchor, read_symbols
-from pyprof.model.modules import AddressSpace, Module
+from pyprof.model.address_space import AddressSpace, Module
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.records import replace
 from pyprof.session.worker import interpreter_symbols

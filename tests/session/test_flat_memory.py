@@ -27,9 +27,9 @@ from pyprof.exporters.base import JournalBeginning
 from pyprof.interpreters.cpython.code_objects import PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.function_numbers import FunctionTable
+from pyprof.model.address_space import AddressSpace, Mapping, ProgramImage
 from pyprof.model.arch import X86_64
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
-from pyprof.model.modules import AddressSpace, Mapping, ProgramImage
 from pyprof.model.profile import Profile, ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, StackSlab
 from pyprof.model.thread_identity import ThreadKey

@@ -15,12 +15,12 @@ import pytest
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.frame_merge import Evaluators, merge_chain
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch.x86 import X86_64
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
-from pyprof.model.modules import AddressSpace
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, Merge, StackTable
-from pyprof.model.walk import StackEnd, Trust, Walk
+from pyprof.model.walk_result import StackEnd, Trust, Walk
 from pyprof.options import UnwindOptions
 from pyprof.session.pipeline import interpreter_merge
 from pyprof.session.pipeline.batch_to_stacks import Interning

@@ -27,7 +27,7 @@ from pyprof.collectors.linux.confinement import create_memory_file
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.sample_batch import OuterStack
 from pyprof.model.summary import Summary
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.records import replace
 from pyprof.session.worker import message_channel, response_codec
 from pyprof.session.worker.message_channel import Channel, Closed, Received

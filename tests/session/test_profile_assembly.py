@@ -7,7 +7,7 @@ import numpy as np
 from pyprof.model.columns import Tree
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.summary import Summary
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.session.pipeline.profile_assembly import without_tracepoint_frames
 
 SLEEPING = "[sleeping: clock_nanosleep]"

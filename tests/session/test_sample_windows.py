@@ -20,7 +20,7 @@ from pyprof.model.marker_frames import Blocked
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
 from pyprof.model.thread_identity import Labels
-from pyprof.model.walk import StackEnd, Walk
+from pyprof.model.walk_result import StackEnd, Walk
 from pyprof.records import field_names, replace
 from pyprof.session.pipeline import window_rows
 from pyprof.session.pipeline.batch_to_stacks import Interning

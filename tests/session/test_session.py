@@ -11,7 +11,7 @@ import pytest
 from pyprof.collectors.base import CollectorStats
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.modules import AddressSpace, ProgramImage
+from pyprof.model.address_space import AddressSpace, ProgramImage
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions, UnwindOptions

@@ -16,11 +16,11 @@ from pyprof.model.analysis.function_costs import costs
 from pyprof.model.interpreter_frames import SampleState
 from pyprof.model.pause_histogram import PauseLog
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
-from pyprof.model.reasons import make_note
+from pyprof.model.reason_lookup import make_note
 from pyprof.model.stacks import StackTable
 from pyprof.model.summary import Shown, Summary, lacks
 from pyprof.model.thread_identity import ThreadKey
-from pyprof.model.walk import StackEnd, Trust
+from pyprof.model.walk_result import StackEnd, Trust
 from pyprof.session.pipeline.profile_assembly import amounts, summarize
 from pyprof.session.pipeline.sample_windows import Window
 from tests.exporters.profiles import Builder, code, golden, marker

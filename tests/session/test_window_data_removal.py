@@ -28,7 +28,7 @@ from pyprof.collectors.routing.router import Router
 from pyprof.collectors.routing.stop_fallback import PartialStops
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics, Problem
-from pyprof.model.modules import AddressSpace, ProgramImage
+from pyprof.model.address_space import AddressSpace, ProgramImage
 from pyprof.objfile.base import ObjectFile
 from pyprof.options import UnwindOptions
 from pyprof.records import replace

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyprof.collector_control import NEVER_NS, FlushProtocol
 from pyprof.collectors.base import NOBODY
 from pyprof.collectors.batch_builder import build_stackless_batch, split_at_flushes
 from pyprof.model.arch import X86_64
 from pyprof.model.sample_batch import SampleBatch, SampleKind
-from pyprof.window_flush_protocol import NEVER_NS, FlushProtocol
 
 
 def test_samples_are_wanted_until_they_are_given() -> None:

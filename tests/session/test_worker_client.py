@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 
 from pyprof.collectors.linux import procfs
+from pyprof.session.process_priority import PREFERRED
 from pyprof.session.worker import worker_client as link_module
 from pyprof.session.worker.deadline import EndUrgency
 from pyprof.session.worker.message_channel import Channel
-from pyprof.session.worker.priority import PREFERRED
 from pyprof.session.worker.worker_client import WorkerLink
 from pyprof.session.worker.worker_process import Worker
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.collector_control import Stride
 from pyprof.collectors.linux import confinement, procfs
 from pyprof.collectors.linux.confinement import NOBODY, UNUSED_USERS
 from pyprof.collectors.targets.process_selection import select_processes
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.session import recording_factory
 from pyprof.session.worker.worker_process import Start, Worker, forked, spawned
-from pyprof.window_flush_protocol import Stride
 from tests.cli.support import BUSY, python
 from tests.session.test_worker import until
 

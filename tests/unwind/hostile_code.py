@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from pyprof.model.arch import X86_64
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.formats import open_object_file
+from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.unwind import native_walk
 from pyprof.unwind.code_analysis import code_rules
 from pyprof.unwind.code_analysis.code_rules import AnalysedCode, CodeRules

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.address_space import AddressSpace, Mapping, ReadMemory
 from pyprof.model.arch import Arch
-from pyprof.model.modules import AddressSpace, Mapping, ReadMemory
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, StackSlab
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import UnwindOptions

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
-from pyprof.model.modules import AddressSpace
-from pyprof.model.walk import StackEnd, lookup_pc, lookup_pcs
+from pyprof.model.walk_result import StackEnd, lookup_pc, lookup_pcs
 from pyprof.objfile.loaded_images import Image
 from pyprof.options import UnwindOptions
 from pyprof.unwind.unwinder import Unwinder

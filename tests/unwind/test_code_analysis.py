@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.model.walk import StackEnd, Trust
-from pyprof.objfile.formats import open_object_file
+from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.options import UnwindOptions
 from pyprof.unwind.code_analysis.code_rules import CodeRules, make_rule
 from pyprof.unwind.code_analysis.frame_state import LOST, make_row

@@ -11,7 +11,7 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import I386, X86_64
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.unwind.formats.cfi.entries import CfiEntries
 from pyprof.unwind.formats.cfi.sections import BROKEN_TABLE, NO_TABLE, EhFrame, open_eh_frame

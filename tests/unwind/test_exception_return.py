@@ -7,9 +7,9 @@ import pytest
 
 from pyprof.model.arch import ARM
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
-from pyprof.model.walk import StackEnd, Trust
+from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.unwind.reference_unwinder import Caller, NoCaller, Registers, find_interrupted
 from pyprof.unwind.sample_memory import LaneMemory
-from pyprof.unwind.scalar import Caller, NoCaller, Registers, find_interrupted
 
 SP = 0x2000_8000
 FRAME = [0, 1, 2, 3, 12, 0x201, 0x301, 0x0100_0000]

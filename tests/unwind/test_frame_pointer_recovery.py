@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 
 from pyprof.model.sample_batch import SampleKind
-from pyprof.model.walk import StackEnd, Trust, Walk
+from pyprof.model.walk_result import StackEnd, Trust, Walk
 from pyprof.unwind.heuristics import call_evidence
 from pyprof.unwind.heuristics import frame_pointer_recovery as recover
 from pyprof.unwind.heuristics.call_evidence import CallSites
+from pyprof.unwind.reference_unwinder import ReferenceUnwinder
 from pyprof.unwind.rules import RegKind, RegRule, Rule
-from pyprof.unwind.scalar import ScalarWalker
 from tests.unwind.made_stacks import BASE
 from tests.unwind.made_world import CODE, COVERED, FP_RULE, FRAMED, LEAF, OTHER, PLT, RBP, ROOT, SP, World, found
 
@@ -256,7 +256,7 @@ def test_copy_that_is_too_short_to_tell_says_so() -> None:
 @pytest.mark.parametrize("kind", ["refuted", "allowed", "proved", "deep"])
 def test_work_is_bounded_for_a_stack_full_of_return_addresses(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world, framed = framed_world()
-    step, link, done = ScalarWalker.find_caller, CallSites.call_evidence, Counter[str]()
+    step, link, done = ReferenceUnwinder.find_caller, CallSites.call_evidence, Counter[str]()
 
     def counted_step(*arguments: object) -> object:
         done["frames"] += 1
@@ -266,7 +266,7 @@ def test_work_is_bounded_for_a_stack_full_of_return_addresses(kind: str, monkeyp
         done["links"] += 1
         return link(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ScalarWalker, "find_caller", counted_step)
+    monkeypatch.setattr(ReferenceUnwinder, "find_caller", counted_step)
     monkeypatch.setattr(CallSites, "call_evidence", counted_link)
     ras = []
     for n in range(0x100):

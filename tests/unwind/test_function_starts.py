@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.address_space import Module
 from pyprof.model.arch import X86_64, find_arch
-from pyprof.model.modules import Module
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import UnwindOptions

@@ -12,17 +12,17 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.sample_batch import make_goroutine_pieces
-from pyprof.model.walk import StackEnd
+from pyprof.model.walk_result import StackEnd
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.unwind.formats.cfi.sections import DebugFrame, open_debug_frame
 from pyprof.unwind.formats.gopclntab import add_stack_switches
+from pyprof.unwind.reference_unwinder import Caller, NoCaller
 from pyprof.unwind.rule_text import describe_rule
 from pyprof.unwind.rules import FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.sample_memory import LaneMemory
-from pyprof.unwind.scalar import Caller, NoCaller
 from tests.unwind.cfi_assembler import Frames, algebra, def_cfa_offset
 from tests.unwind.cfi_elf import Content, elf_bytes
-from tests.unwind.test_scalar import SP, apply, memory, registers, step
+from tests.unwind.test_reference_unwinder import SP, apply, memory, registers, step
 
 SVMA = 0x1000
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import AARCH64, S390X, X86_64, Arch
-from pyprof.model.walk import StackEnd, Trust
+from pyprof.model.walk_result import StackEnd, Trust
 from pyprof.options import UnwindOptions
 from pyprof.unwind import native_walk, unwinder
 from pyprof.unwind.interned_rules import SLOW, RuleTable, encode_fast_rule
 from pyprof.unwind.native_walk import UNKNOWN, FrameRun, NativeWalker, find_library
+from pyprof.unwind.reference_unwinder import ReferenceUnwinder
 from pyprof.unwind.rules import RegKind, RegRule, Rule
-from pyprof.unwind.scalar import ScalarWalker
 from pyprof.unwind.unwinder import Unwinder
 from tests.replay.playing import LOGS
 from tests.unwind.hostile_walks import (
@@ -74,14 +74,14 @@ def test_lies_in_columns_and_answers_end_each_walk_within_its_depth(arch: Arch) 
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Count the frames for which the reference unwinder is asked."""
     steps = [0]
-    step = ScalarWalker.find_caller
+    step = ReferenceUnwinder.find_caller
 
-    def counting(self: ScalarWalker, *arguments: object) -> object:
+    def counting(self: ReferenceUnwinder, *arguments: object) -> object:
         steps[0] += 1
         return step(self, *arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr(ScalarWalker, "find_caller", counting)
+        patched.setattr(ReferenceUnwinder, "find_caller", counting)
         yield steps
 
 

@@ -7,9 +7,9 @@ import numpy.typing as npt
 import pytest
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import X86_64
-from pyprof.model.modules import AddressSpace, Mapping
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind import interned_rules

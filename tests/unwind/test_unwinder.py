@@ -17,10 +17,10 @@ from pyprof.collectors.base import Feedback
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
-from pyprof.model.modules import AddressSpace
 from pyprof.model.sample_batch import SampleBatch, SampleKind
-from pyprof.model.walk import StackEnd, Trust, Walk
+from pyprof.model.walk_result import StackEnd, Trust, Walk
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule

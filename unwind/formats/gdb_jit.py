@@ -13,8 +13,8 @@ from __future__ import annotations
 import struct
 
 from pyprof.errors import FormatError
+from pyprof.model.address_space import ReadMemory
 from pyprof.model.arch import Arch
-from pyprof.model.modules import ReadMemory
 from pyprof.objfile.target_memory_reader import TargetStructs
 from pyprof.records import dataclass
 

@@ -43,8 +43,8 @@ import numpy as np
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.model.address_space import ReadMemory
 from pyprof.model.arch import Arch
-from pyprof.model.modules import ReadMemory
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.target_memory_reader import TargetStructs
 from pyprof.records import dataclass, replace

@@ -14,8 +14,8 @@ import numpy as np
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
-from pyprof.model.reasons import problem_of
-from pyprof.model.walk import Trust
+from pyprof.model.reason_lookup import problem_of
+from pyprof.model.walk_result import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.records import dataclass
 from pyprof.unwind.formats.sframe_decoder import (

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
-from pyprof.model.modules import AddressSpace
 from pyprof.unwind.heuristics.code_checks import SpaceCode, Verdict
 from pyprof.unwind.rule_lookup import SpaceIndex
 

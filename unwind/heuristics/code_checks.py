@@ -28,8 +28,8 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch, SigFrame
-from pyprof.model.modules import AddressSpace
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 

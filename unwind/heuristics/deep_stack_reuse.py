@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.sample_batch import Piece
-from pyprof.model.walk import SharedFrames
+from pyprof.model.walk_result import SharedFrames
 from pyprof.records import dataclass
 from pyprof.unwind.interned_rules import RuleTable
 from pyprof.unwind.native_walk import UNKNOWN, FrameRun
-from pyprof.unwind.scalar import CachedFrames, LaneWalk
+from pyprof.unwind.reference_unwinder import CachedFrames, LaneWalk
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

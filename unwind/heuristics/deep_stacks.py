@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from pyprof.model.arch import Arch
 from pyprof.model.sample_batch import OuterStack, Piece, SampleBatch, StackSlab
-from pyprof.model.walk import SharedFrames, StackEnd, Trust
+from pyprof.model.walk_result import SharedFrames, StackEnd, Trust
 from pyprof.records import replace
 from pyprof.unwind.heuristics.deep_stack_reuse import (
     DeepStackReuse,
@@ -38,8 +38,8 @@ from pyprof.unwind.heuristics.deep_stack_reuse import (
 )
 from pyprof.unwind.interned_rules import CFA_FP, FP_SAVED, RuleTable
 from pyprof.unwind.native_walk import OUTERMOST_RULE, UNKNOWN, FrameRun
+from pyprof.unwind.reference_unwinder import LaneWalk, ReferenceUnwinder, Registers
 from pyprof.unwind.sample_memory import LaneMemory
-from pyprof.unwind.scalar import LaneWalk, Registers, ScalarWalker
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
@@ -109,7 +109,7 @@ class DeepStacks:
             self._known.clear()
             self._tried.clear()
 
-    def walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> LaneWalk:
+    def walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ReferenceUnwinder) -> LaneWalk:
         """Unwind a sample whose stack is longer than its copy, or whose copy is long."""
         beyond = batch.stack.beyond.get(lane)
         if beyond is None or not beyond.spots or not self._is_new(batch, lane, beyond.outer):
@@ -125,7 +125,7 @@ class DeepStacks:
         """Return True if this outer part of a deep stack was not yet tried for the sample's thread."""
         return self._tried.get(int(batch.tid[lane])) != (outer.number if outer is not None else 0)
 
-    def _walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker) -> LaneWalk:
+    def _walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ReferenceUnwinder) -> LaneWalk:
         """Unwind a sample whose own memory does not reach the root, with the help of the thread's earlier walk."""
         tid = int(batch.tid[lane])
         beyond = batch.stack.beyond.get(lane)
@@ -162,7 +162,7 @@ class DeepStacks:
         return walk
 
     def _bridged(
-        self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker, begin: Piece
+        self, batch: SampleBatch, lane: int, registers: Registers, walker: ReferenceUnwinder, begin: Piece
     ) -> LaneWalk:
         """Unwind a deep stack with only the memory that was read with the sample.
 
@@ -209,7 +209,9 @@ class DeepStacks:
             for spot in spots
         )
 
-    def _cut(self, batch: SampleBatch, lane: int, registers: Registers, walker: ScalarWalker, hidden: int) -> LaneWalk:
+    def _cut(
+        self, batch: SampleBatch, lane: int, registers: Registers, walker: ReferenceUnwinder, hidden: int
+    ) -> LaneWalk:
         """Unwind a sample only in its own stack copy.
 
         Args:
@@ -229,7 +231,7 @@ class DeepStacks:
         self,
         registers: Registers,
         memory: _Noting,
-        walker: ScalarWalker,
+        walker: ReferenceUnwinder,
         words: npt.NDArray[np.unsignedinteger],
         known: DeepStackReuse | None,
         low: int | None,

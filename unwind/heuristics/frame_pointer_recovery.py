@@ -26,19 +26,19 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.arch.definition import Depth, FrameCode
-from pyprof.model.modules import AddressSpace
-from pyprof.model.walk import StackEnd, Trust, lookup_pc
+from pyprof.model.walk_result import StackEnd, Trust, lookup_pc
 from pyprof.records import dataclass
 from pyprof.unwind.heuristics.call_evidence import MAX_FUNCTION, CallEvidence, CallSites
 from pyprof.unwind.heuristics.code_checks import SpaceCode
 from pyprof.unwind.heuristics.frame_pointers import returns_to_trampoline
 from pyprof.unwind.interned_rules import KnownRule
+from pyprof.unwind.reference_unwinder import Accept, LaneWalk, ReferenceUnwinder, Registers
 from pyprof.unwind.rule_lookup import SpaceIndex
 from pyprof.unwind.rules import RegKind
 from pyprof.unwind.sample_memory import LaneMemory
-from pyprof.unwind.scalar import Accept, LaneWalk, Registers, ScalarWalker
 
 _ROOM = 1 << 15
 
@@ -171,7 +171,7 @@ class FramePointerRecovery:
         self._ends = np.array([min(end, _HIGHEST) for _, end in spans], np.uint64)
 
     def recover_callers(
-        self, walker: ScalarWalker, registers: Registers, memory: LaneMemory, rule: KnownRule | None
+        self, walker: ReferenceUnwinder, registers: Registers, memory: LaneMemory, rule: KnownRule | None
     ) -> LaneWalk | None:
         """Return the callers of a frame whose rule needs the unknown frame pointer, or None if no frame record is
         accepted.
@@ -306,7 +306,7 @@ class _Trial:
         spent: True if the budget of frames is used up.
     """
 
-    def __init__(self, joins: Accept, walker: ScalarWalker, registers: Registers, memory: LaneMemory) -> None:
+    def __init__(self, joins: Accept, walker: ReferenceUnwinder, registers: Registers, memory: LaneMemory) -> None:
         self._joins = joins
         self._walker = walker
         self._registers = registers

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import IntEnum
 
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
-from pyprof.model.modules import AddressSpace
-from pyprof.model.walk import StackEnd, Trust, lookup_pc
+from pyprof.model.walk_result import StackEnd, Trust, lookup_pc
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.unwind.heuristics.code_checks import SpaceCode, Verdict
+from pyprof.unwind.reference_unwinder import Caller, NoCaller, Outcome, Registers, Rules, find_interrupted
 from pyprof.unwind.rules import RegKind, RegRule
 from pyprof.unwind.sample_memory import LaneMemory
-from pyprof.unwind.scalar import Caller, NoCaller, Outcome, Registers, Rules, find_interrupted
 
 ENTRY_SIZE = 96
 """Number of bytes from an ELF entry point on that count as the entry function if its size is unknown."""

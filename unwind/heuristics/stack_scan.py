@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
-from pyprof.model.modules import AddressSpace
-from pyprof.model.walk import StackEnd, Trust
+from pyprof.model.walk_result import StackEnd, Trust
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.unwind.heuristics.code_checks import SpaceCode, Verdict
+from pyprof.unwind.reference_unwinder import Caller, Fallback, LaneWalk, Outcome, ReferenceUnwinder, Registers
 from pyprof.unwind.sample_memory import LaneMemory
-from pyprof.unwind.scalar import Caller, Fallback, LaneWalk, Outcome, Registers, ScalarWalker
 
 WORDS = 40
 WORDS_INNERMOST = 160
@@ -42,7 +42,7 @@ class ScanFallback:
         images: ImageStore,
         code: SpaceCode,
         otherwise: Fallback,
-        trial: ScalarWalker,
+        trial: ReferenceUnwinder,
     ) -> None:
         self._arch = arch
         self._space = space

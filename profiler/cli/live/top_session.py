@@ -26,9 +26,8 @@ from pyprof.collectors.targets.launch import LaunchedCommand, launch
 from pyprof.errors import PyprofError
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.records import dataclass, replace
-from pyprof.session import recording_factory
+from pyprof.session import process_priority, recording_factory
 from pyprof.session.recording import Recorded, Recording
-from pyprof.session.worker import priority
 from pyprof.session.worker.worker_process import forked, freeze_loaded_objects, spawned
 
 _PATIENCE_S = 5.0
@@ -59,7 +58,7 @@ class WatchedTargets:
         self._begun = False
         self._stopped = False
         if command is not None:
-            priority.restore_child_priority(command.pid)
+            process_priority.restore_child_priority(command.pid)
 
     @property
     def subject(self) -> Recorded:

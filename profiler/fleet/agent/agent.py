@@ -17,15 +17,15 @@ from pyprof.exporters.encoding import dump_json
 from pyprof.fleet.agent.budget import BudgetControl
 from pyprof.fleet.agent.config import AgentConfig, Values
 from pyprof.fleet.agent.control_socket import ControlSocket, Peer
+from pyprof.fleet.agent.effort_controller import FIRST_SETTLING, CostBudget
 from pyprof.fleet.agent.ended_processes import EndedProcesses
-from pyprof.fleet.agent.governor import FIRST_SETTLING, CostBudget
 from pyprof.fleet.agent.health import Conditions, Health
 from pyprof.fleet.agent.last_minutes import LastMinutes
 from pyprof.fleet.agent.metrics import Gauge
+from pyprof.fleet.agent.process_rules import SamplingChoice
 from pyprof.fleet.agent.process_table import LOOK_S, ProcessTable
-from pyprof.fleet.agent.push.pusher import Pushers
+from pyprof.fleet.agent.push.sink_queues import Pushers
 from pyprof.fleet.agent.requested_recordings import OnDemand, RecordedNow
-from pyprof.fleet.agent.rules import SamplingChoice
 from pyprof.fleet.agent.sampled_group import SampledGroup
 from pyprof.fleet.agent.spool import NO_ROOM, Caps, Spool
 from pyprof.fleet.agent.windows import (

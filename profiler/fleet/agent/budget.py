@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from pyprof.fleet.agent.governor import AIM, SETTLING, BudgetVerdict, CostBudget, Effort, Governor
+from pyprof.collector_control import Stride
+from pyprof.fleet.agent.effort_controller import AIM, SETTLING, BudgetVerdict, CostBudget, Effort, Governor
 from pyprof.fleet.agent.health import Conditions, OwnCpu, memory, spent
 from pyprof.fleet.agent.metrics import WIDEST
 from pyprof.model.profile import Profile
-from pyprof.model.reasons import Note, make_note
+from pyprof.model.reason_lookup import Note, make_note
 from pyprof.records import replace
-from pyprof.window_flush_protocol import Stride
 
 MIN_HALF_WIDTH = 0.25
 """Half of the width of a share's 95 % confidence interval from which on the share is too inaccurate to be useful.

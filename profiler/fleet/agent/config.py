@@ -12,8 +12,8 @@ from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
+from pyprof.fleet.agent.process_rules import SamplingChoice, TargetRule, Template, criterion
 from pyprof.fleet.agent.push.sink_types import COMMON, KINDS, PushTarget, wrong
-from pyprof.fleet.agent.rules import SamplingChoice, TargetRule, Template, criterion
 from pyprof.fleet.configuration import COLLECTORS, BadConfig, ConfigError, Setting, Wrong, checked, document, seconds
 from pyprof.model.thread_identity import MOST
 from pyprof.options import NATIVE_VIEWS

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from pyprof.collectors.bpf.process_ends import ProcessEnd, ProcessEnds
 from pyprof.collectors.linux.process_times import TICK_NS, read_boot_ticks
 from pyprof.errors import PyprofError
+from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, TargetRule, user_name
 from pyprof.fleet.agent.process_table import YOUNG_S, Facts, ObservedProcess, ProcessTable
-from pyprof.fleet.agent.rules import NOT_RECORDED, RuleVerdict, TargetRule, user_name
 from pyprof.fleet.agent.sampled_group import SampledGroup
 
 _MAX_ENDED = 10_000

@@ -31,7 +31,7 @@ from pyprof.fleet.agent.process_table import ObservedProcess
 from pyprof.model.analysis.stack_quality import summary_of_part
 from pyprof.model.marker_frames import NO_SAMPLE, UNSAMPLED
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.records import dataclass, replace
 
 _POLL_NS = 1_000_000_000

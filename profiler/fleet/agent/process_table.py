@@ -17,8 +17,8 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.targets import attach_checks
 from pyprof.collectors.targets.process_selection import Selection
 from pyprof.errors import FormatError, PyprofError
-from pyprof.fleet.agent.rules import NOT_RECORDED, RuleVerdict, SamplingChoice, TargetRule, judge, user_name
-from pyprof.model.reasons import make_note
+from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, SamplingChoice, TargetRule, judge, user_name
+from pyprof.model.reason_lookup import make_note
 from pyprof.model.secret_text import REDACTED, looks_secret, without_secrets
 from pyprof.model.thread_identity import Labels
 from pyprof.records import dataclass

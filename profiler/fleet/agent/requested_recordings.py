@@ -12,13 +12,14 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+from pyprof.collector_control import Stride
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import ExportOptions
 from pyprof.fleet.agent.config import Values
 from pyprof.fleet.agent.control_socket import ASKED, KEPT, ControlClient, ControlRefused, ControlRequest
 from pyprof.fleet.agent.last_minutes import LastMinutes
+from pyprof.fleet.agent.process_rules import SamplingChoice
 from pyprof.fleet.agent.process_table import ProcessTable, selected
-from pyprof.fleet.agent.rules import SamplingChoice
 from pyprof.fleet.agent.sampled_group import FLUSH_S, IS_CONFINED, SampledGroup
 from pyprof.fleet.agent.windows import labelled
 from pyprof.model.profile import Profile
@@ -27,7 +28,6 @@ from pyprof.options import RecordOptions
 from pyprof.records import dataclass
 from pyprof.session import recording_factory
 from pyprof.session.recording import Recording
-from pyprof.window_flush_protocol import Stride
 
 MAX_AT_ONCE = 2
 _LOOK_S = 0.05

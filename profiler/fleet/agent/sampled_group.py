@@ -10,12 +10,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from pyprof.collector_control import Stride
 from pyprof.collectors.bpf.process_ends import ProcessEnd
 from pyprof.errors import PyprofError
 from pyprof.fleet.agent.config import Values
 from pyprof.fleet.agent.process_clocks import ProcessClocks, ProcessTime, summed_times, with_exact_sums
+from pyprof.fleet.agent.process_rules import SamplingChoice
 from pyprof.fleet.agent.process_table import ProcessTable, selected
-from pyprof.fleet.agent.rules import SamplingChoice
 from pyprof.fleet.agent.windows import WindowClock, WindowPart, extended
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
@@ -23,11 +24,10 @@ from pyprof.session import recording_factory
 from pyprof.session.recording import Recording
 from pyprof.session.worker.deadline import EndUrgency
 from pyprof.session.worker.message_channel import Part
-from pyprof.window_flush_protocol import Stride
 
 IS_CONFINED = False
 """True if recordings of an agent confine their worker process. A worker without rights could not leave SCHED_IDLE
-(priority.py).
+(process_priority.py).
 """
 _AGAIN_S = 30.0
 """Time in seconds before a failed collector of the agent starts again."""

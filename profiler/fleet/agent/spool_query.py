@@ -25,9 +25,9 @@ from pyprof.model.analysis.compiler_command_lines import program_name
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.columns import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile, Span, ThreadInfo, ValueType
-from pyprof.model.reasons import make_note
+from pyprof.model.reason_lookup import make_note
 from pyprof.model.summary import Summary, summed
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.recording.untrusted_recording import read_bytes
 from pyprof.records import dataclass, field, replace
 

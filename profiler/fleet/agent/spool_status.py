@@ -19,7 +19,7 @@ from pyprof.fleet.configuration import SINK_NAME, TimeSpan
 from pyprof.fleet.file_system import Disk
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.model.profile import FrameKind, Profile
-from pyprof.model.walk import StackEnd
+from pyprof.model.walk_result import StackEnd
 from pyprof.options import SIMPLE_MODES
 from pyprof.records import dataclass
 

@@ -28,15 +28,15 @@ from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
 from pyprof.fleet.agent.health import Conditions
 from pyprof.fleet.agent.process_clocks import ProcessTime, summed_times, with_exact_sums
+from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict
 from pyprof.fleet.agent.process_table import ProcessLabels
-from pyprof.fleet.agent.rules import NOT_RECORDED, RuleVerdict
 from pyprof.fleet.agent.spool import SpoolSegment
 from pyprof.fleet.wire.segment_names import OTHER, SegmentName
 from pyprof.model.analysis.confidence_interval import profile_basis
 from pyprof.model.analysis.merge import merge
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.profile import Profile
-from pyprof.model.reasons import Note, make_note, notes_about, parse_note
+from pyprof.model.reason_lookup import Note, make_note, notes_about, parse_note
 from pyprof.objfile.byte_source import open_regular
 from pyprof.records import dataclass, replace
 from pyprof.session.worker import response_codec

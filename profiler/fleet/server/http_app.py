@@ -17,7 +17,7 @@ from starlette.routing import Route
 from pyprof.exporters.encoding import dump_json
 from pyprof.fleet.server.authorization import COOKIE, READ, Access, Refused
 from pyprof.fleet.server.config import ServerConfig
-from pyprof.fleet.server.ingest.foreign_receivers import SENDERS, ForeignPush
+from pyprof.fleet.server.ingest.foreign_pushes import SENDERS, ForeignPush
 from pyprof.fleet.server.ingest.ingest_app import JSON, SAFE, SEGMENTS, ClientGone, IngestApp
 from pyprof.fleet.server.lifecycle import ServerParts
 from pyprof.fleet.server.query import query_api

@@ -26,7 +26,7 @@ from pyprof.model.summary import (
     Summary,
     lacks,
 )
-from pyprof.model.walk import StackEnd, Trust
+from pyprof.model.walk_result import StackEnd, Trust
 from pyprof.records import dataclass, replace
 
 FRAMES_MISSING = SampleState.BROKEN_CHAIN | SampleState.LONG_CHAIN | SampleState.NO_RUN

@@ -10,8 +10,8 @@ src/common/module.cc of Breakpad.
 
 from __future__ import annotations
 
+from pyprof.model.address_space import StatedId
 from pyprof.model.arch import find_arch
-from pyprof.model.modules import StatedId
 from pyprof.objfile.base import ObjectFile
 from pyprof.records import dataclass
 

@@ -19,7 +19,7 @@ from functools import cache
 import numpy as np
 
 from pyprof.errors import FormatError
-from pyprof.model.modules import VDSO, AddressSpace, Mapping, Module, ReadMemory
+from pyprof.model.address_space import VDSO, AddressSpace, Mapping, Module, ReadMemory
 from pyprof.objfile.byte_source import BytesSource, PiecesSource
 from pyprof.objfile.elf.file import SHN_ABS, SHN_UNDEF, ElfFile, build_id_in_notes, symbol_layout
 from pyprof.objfile.elf.sections import (

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
-from pyprof.model.modules import AddressSpace
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.model.walk import Walk
+from pyprof.model.walk_result import Walk
 from pyprof.records import dataclass, field
 from pyprof.runtime_code.hotspot.code_cache import (
     INTERPRETER,

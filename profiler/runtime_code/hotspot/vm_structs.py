@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from pyprof.errors import FormatError
-from pyprof.model.modules import ReadMemory
+from pyprof.model.address_space import ReadMemory
 from pyprof.records import dataclass
 
 MAX_ENTRIES = 1 << 14

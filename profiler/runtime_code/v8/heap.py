@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pyprof.errors import FormatError
-from pyprof.model.modules import ReadMemory
+from pyprof.model.address_space import ReadMemory
 from pyprof.records import dataclass
 
 SYMBOL_PREFIXES = (b"Builtins_", b"v8dbg_", b"_ZN2v88internal7Version6", b"v8_Default_embedded_blob_code_")

@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 
 from pyprof.errors import FormatError
-from pyprof.model.modules import AddressSpace
+from pyprof.model.address_space import AddressSpace
 from pyprof.records import dataclass, field
 from pyprof.runtime_code.v8.functions import MAX_DEPTH, JsFunction, JsFunctions, JsPositionTable, unpack_position
 from pyprof.runtime_code.v8.heap import V8Heap, V8Layout, read_layout, smi

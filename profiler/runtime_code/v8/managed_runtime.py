@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.columns import distinct
 from pyprof.model.jit_code_map import NEVER, CodeMap, CodeName, Span
-from pyprof.model.modules import AddressSpace
-from pyprof.model.reasons import problem_of
+from pyprof.model.reason_lookup import problem_of
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.model.walk import Trust, Walk
+from pyprof.model.walk_result import Trust, Walk
 from pyprof.runtime_code.base import I64, CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
 from pyprof.runtime_code.v8.heap import MARK
 from pyprof.runtime_code.v8.stack_calls import StackCall, find_calls

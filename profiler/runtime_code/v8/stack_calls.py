@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.modules import AddressSpace
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.runtime_code.base import Ranges
 

@@ -22,7 +22,7 @@ from pyprof.model.columns import distinct
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, SampleState
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import Merge, StackTable
-from pyprof.model.walk import StackEnd, Walk
+from pyprof.model.walk_result import StackEnd, Walk
 from pyprof.records import dataclass
 from pyprof.session.pipeline.resume_at_evaluator import EvaluatorResume
 from pyprof.unwind.unwinder import Unwinder

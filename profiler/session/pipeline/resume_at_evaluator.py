@@ -18,7 +18,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.frame_merge import Evaluators, find_frame
 from pyprof.model.interpreter_frames import Chain, Run
 from pyprof.model.sample_batch import SampleBatch, SampleKind
-from pyprof.model.walk import StackEnd, Trust, Walk
+from pyprof.model.walk_result import StackEnd, Trust, Walk
 from pyprof.records import dataclass, replace
 from pyprof.unwind.unwinder import Unwinder
 

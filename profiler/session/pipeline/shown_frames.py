@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pyprof.model.address_space import Module
 from pyprof.model.columns import distinct, rewrite
 from pyprof.model.interpreter_frames import FunctionPlace, SampleState
-from pyprof.model.modules import Module
-from pyprof.model.reasons import make_note
+from pyprof.model.reason_lookup import make_note
 from pyprof.model.stacks import FrameKey, StackTable, interpreter_key
-from pyprof.model.walk import lookup_pc
+from pyprof.model.walk_result import lookup_pc
 from pyprof.options import ViewOptions
 from pyprof.records import replace
 from pyprof.session.pipeline.native_frame_views import VIEWS, in_code, is_interpreted

@@ -17,7 +17,7 @@ from pyprof.model.columns import among, distinct, rewrite
 from pyprof.model.profile import FrameKind
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
-from pyprof.model.walk import StackEnd, Trust, Walk
+from pyprof.model.walk_result import StackEnd, Trust, Walk
 from pyprof.records import dataclass, field
 from pyprof.session.pipeline.window_rows import Rows, RowStore
 

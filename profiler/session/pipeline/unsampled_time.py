@@ -21,7 +21,7 @@ from pyprof.collectors.cpu_accounts import (
 )
 from pyprof.model.marker_frames import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reasons import Note, make_note
+from pyprof.model.reason_lookup import Note, make_note
 from pyprof.model.stacks import marker_key
 from pyprof.records import dataclass, replace
 from pyprof.session.pipeline.sample_windows import Window

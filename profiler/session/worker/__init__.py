@@ -7,7 +7,6 @@ interpreter_symbols  Interpreter symbols of object files: requested by the sampl
 message_channel      One end of a socket between two processes of pyprof: whole messages, with file descriptors
 message_codec        Codec for the sampler's messages to the worker
 messages             Messages from the sampler to the worker
-priority             The priorities of the sampler and the worker
 response_codec       Codec for the worker's responses to the sampler
 sampler_loop         The sampler's half of a recording: it runs the collector and sends batches to the worker
 sandbox              The rights and system calls that the worker gives up before it parses files

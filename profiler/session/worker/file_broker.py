@@ -31,7 +31,8 @@ from pyprof.exporters import base
 from pyprof.exporters.base import Sink
 from pyprof.objfile.file_opener import ELF_MAGIC, Opener, Rights
 from pyprof.records import dataclass
-from pyprof.session.worker import priority, response_codec
+from pyprof.session import process_priority
+from pyprof.session.worker import response_codec
 from pyprof.session.worker.message_channel import Channel, Closed, Part, Received
 
 _EVERYBODY = Rights()
@@ -147,7 +148,7 @@ class GuardedOpener(Opener):
 
     def keep_up(self) -> None:
         """Set the priority of the file broker to that of the worker, because the worker waits for it."""
-        priority.copy_priority(self._worker)
+        process_priority.copy_priority(self._worker)
 
     def _seen(self, root: str) -> Rights | None:
         """Return the rights of the recorded process with this root folder: its current ones, or the last known ones if

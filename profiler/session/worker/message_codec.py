@@ -27,9 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.linux.mapping_checks import make_guarded_reader
+from pyprof.model.address_space import AddressSpace, Mapping, ProgramImage, ReadMemory, StatedId
 from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.interpreter_frames import Chain, Run, SampleState
-from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, ReadMemory, StatedId
 from pyprof.model.sample_batch import OuterStack
 from pyprof.objfile.file_opener import Opener, current_opener
 from pyprof.records import dataclass, replace

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.collectors.linux.process_times import NOTHING, UnfollowedChildren
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
-from pyprof.model.modules import MAX_MAPPINGS
+from pyprof.model.address_space import MAX_MAPPINGS
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.options import UnwindOptions
 from pyprof.records import replace
@@ -39,7 +40,6 @@ from pyprof.session.worker.messages import (
 from pyprof.session.worker.response_codec import BatchTaken
 from pyprof.session.worker.worker_client import NAMES_S, TURN_S, Pending, WorkerLink
 from pyprof.session.worker.worker_process import Worker
-from pyprof.window_flush_protocol import FlushProtocol
 
 _MAX_STACKS = 8 << 20
 """Maximum number of stack bytes in one message to the worker."""

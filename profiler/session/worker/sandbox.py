@@ -23,7 +23,7 @@ from pyprof.symbolize import demangle
 from pyprof.unwind import module_sources, native_walk
 
 _LATE = (
-    "pyprof.window_flush_protocol",
+    "pyprof.collector_control",
     "pyprof.objfile.minidump",
     "pyprof.session.pipeline.interpreter_merge",
     "pyprof.session.pipeline.journal_writer",

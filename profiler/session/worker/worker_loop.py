@@ -19,7 +19,7 @@ from pyprof.collectors.linux.libc import map_large_blocks
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Journal, JournalBeginning
-from pyprof.model.modules import StatedId
+from pyprof.model.address_space import StatedId
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.thread_identity import join_labels
 from pyprof.records import replace
@@ -27,6 +27,7 @@ from pyprof.session.own_resources import OwnHeap
 from pyprof.session.pipeline.background_symbolizer import BackgroundSymbolizer
 from pyprof.session.pipeline.profile_assembly import SOURCE_BUDGET_S, WAITED_FOR_S
 from pyprof.session.pipeline.sample_windows import Clock, Window
+from pyprof.session.process_priority import can_leave_idle_policy, idle
 from pyprof.session.session import Session
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.deadline import WorkDeadline
@@ -48,7 +49,6 @@ from pyprof.session.worker.messages import (
     ScanForCode,
     Shutdown,
 )
-from pyprof.session.worker.priority import can_leave_idle_policy, idle
 from pyprof.session.worker.response_codec import BatchTaken, Done, ErrandPiece, RequestFailed, SamplerCall
 
 if TYPE_CHECKING:

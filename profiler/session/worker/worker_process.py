@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.confinement import raise_file_limit
 from pyprof.errors import PyprofError
-from pyprof.session.worker import priority
+from pyprof.session import process_priority
 from pyprof.session.worker.deadline import AT_ONCE, SIGNAL, WANTED, WorkDeadline, end_with
 from pyprof.session.worker.message_channel import Channel, Closed
 
@@ -90,7 +90,7 @@ class Worker:
         channel: Messages and responses.
         questions: Requests for interpreter symbols (interpreter_symbols.py).
         pid: Pid of the worker.
-        yields: True if name resolution runs under SCHED_IDLE while the sampler does not wait (priority.py).
+        yields: True if name resolution runs under SCHED_IDLE while the sampler does not wait (process_priority.py).
     """
 
     def __init__(self, child: Child, channel: Channel, questions: Channel, notices: Channel) -> None:
@@ -179,7 +179,7 @@ class Worker:
         A caller that waits must call it again and again until the worker has responded.
         """
         if self.yields and self._child.poll() is None:
-            from pyprof.session.worker.priority import leave_idle_policy  # only an agent's worker uses SCHED_IDLE
+            from pyprof.session.process_priority import leave_idle_policy  # only an agent's worker uses SCHED_IDLE
 
             leave_idle_policy(self.pid)
 
@@ -191,12 +191,12 @@ class Worker:
         """Raise the priority of the worker, because the user waits for it to end."""
         if not self._preferred and self._child.poll() is None:
             self._preferred = True
-            priority.raise_priority(self.pid)
+            process_priority.raise_priority(self.pid)
 
     def lower_priority(self) -> None:
         """Lower the priority of the worker, because samples are taken and the user does not wait for it."""
         if not self._preferred and self._child.poll() is None:
-            priority.lower_priority(self.pid)
+            process_priority.lower_priority(self.pid)
 
     def signal_deadline(self, is_immediate: bool = False) -> None:
         """Signal the deadline to the worker, which then responds with what it has.
@@ -347,9 +347,9 @@ def _child(ends: Sequence[Channel], confined: bool, kept: Sequence[int]) -> None
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    priority.begin_session()
+    process_priority.begin_session()
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:
-        priority.raise_priority(os.getpid())
+        process_priority.raise_priority(os.getpid())
     close_all_but(*(end.fileno() for end in ends), *kept)
     _serve(*ends, confined=confined, kept=kept)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import ARM
-from pyprof.model.modules import AddressSpace, Mapping
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
-from pyprof.model.walk import Walk
+from pyprof.model.walk_result import Walk
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.unwinder import Unwinder

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import ARM, ARMEB
-from pyprof.model.modules import AddressSpace
-from pyprof.model.walk import StackEnd, Trust
+from pyprof.model.walk_result import StackEnd, Trust
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.unwind.formats.cfi.sections import open_debug_frame
 from tests.support import build, need

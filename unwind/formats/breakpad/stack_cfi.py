@@ -18,7 +18,7 @@ import numpy as np
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.symbol_file import Rules, SymbolFile
 from pyprof.unwind.formats.breakpad.postfix import UNDEF, PostfixFailed, RuleCompiler

@@ -38,9 +38,9 @@ import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.model.address_space import ReadMemory
 from pyprof.model.arch import Arch
-from pyprof.model.modules import ReadMemory
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.objfile.base import ObjectFile, Segment
 from pyprof.records import dataclass
 from pyprof.unwind.formats.exidx.prologue_rows import RowReader

@@ -19,7 +19,7 @@ from pyprof.fleet.server.authorization import WRITE, Access, Refused
 from pyprof.fleet.server.config import ServerConfig
 from pyprof.fleet.server.health_checks import DISK_FULL
 from pyprof.fleet.server.ingest import ingest_process
-from pyprof.fleet.server.ingest.foreign_receivers import ForeignPush
+from pyprof.fleet.server.ingest.foreign_pushes import ForeignPush
 from pyprof.fleet.server.ingest.ingest_process import LargeBodies
 from pyprof.fleet.server.ingest.segment_files import DiskFull
 from pyprof.fleet.server.ingest.segment_rows import SegmentRows, rows_of

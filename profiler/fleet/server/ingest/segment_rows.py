@@ -36,7 +36,7 @@ from pyprof.model.analysis.confidence_interval import squared_weights
 from pyprof.model.columns import largest_sum
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, ValueType
 from pyprof.model.thread_identity import LONGEST, Labels
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.records import dataclass
 
 _PART, _LINE, _FIELD = "\x1f", "\x1e", "\x1d"

@@ -8,7 +8,7 @@ from pyprof.fleet.server.ingest.segment_rows import file_offset, frame_of, modul
 from pyprof.importers.profile_builder import About, Builder
 from pyprof.model.analysis.confidence_interval import SamplingBasis, basis_of_sums
 from pyprof.model.profile import Frame, Profile, ThreadInfo, ValueType
-from pyprof.model.reasons import Note, make_note
+from pyprof.model.reason_lookup import Note, make_note
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import Labels
 from pyprof.records import dataclass, replace

@@ -20,7 +20,7 @@ from pyprof.fleet.server.store.sql_engine import Engine, StoreError, literal
 from pyprof.fleet.server.store.symbol_files import SymbolFiles
 from pyprof.model.analysis.confidence_interval import SamplingBasis
 from pyprof.model.profile import Profile, ValueType
-from pyprof.model.reasons import make_note
+from pyprof.model.reason_lookup import make_note
 from pyprof.model.thread_identity import Labels
 from pyprof.records import dataclass, field
 

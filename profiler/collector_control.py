@@ -1,8 +1,8 @@
-"""The flush protocol between the owner of a recording's windows and its collector.
+"""How a recording controls its running collector: flushes at the ends of windows, the end, and sparser sampling.
 
-The owner requests a flush at a time. The collector yields all samples from before that time and none from after it, and
-then acknowledges the flush. A collector that is late makes a window late, but never puts a sample or a part of a wait
-into another window. All times are those of the monotonic clock, in nanoseconds.
+The owner of the windows requests a flush at a time. The collector yields all samples from before that time and none
+from after it, and then acknowledges the flush. A collector that is late makes a window late, but never puts a sample or
+a part of a wait into another window. All times are those of the monotonic clock, in nanoseconds.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from pyprof.model.arch import Arch
 from pyprof.model.sample_batch import GOROUTINE_WORD
-from pyprof.model.walk import SharedFrames, StackEnd, Trust, lookup_pc
+from pyprof.model.walk_result import SharedFrames, StackEnd, Trust, lookup_pc
 from pyprof.records import dataclass
 from pyprof.unwind.dwarf_expressions import (
     PER_FRAME,
@@ -255,8 +255,8 @@ def _stopped(failed: ExpressionFailed, cfa: int | None) -> NoCaller:
 
 @dataclass(frozen=True, slots=True)
 class CachedFrames:
-    """Frames of a stack that follow each other, innermost first, as columns. They are those of model.walk.Walk, each of
-    shape (k,).
+    """Frames of a stack that follow each other, innermost first, as columns. They are those of model.walk_result.Walk,
+    each of shape (k,).
     """
 
     pc: npt.NDArray[np.uint64]
@@ -295,7 +295,7 @@ class CachedFrames:
 
 @dataclass(slots=True)
 class LaneWalk:
-    """The unwinding of one sample. Its fields become columns of model.walk.Walk.
+    """The unwinding of one sample. Its fields become columns of model.walk_result.Walk.
 
     Attributes:
         frames: The frames, innermost first.
@@ -342,7 +342,7 @@ class Fallback(Protocol):
     def caller(self, registers: Registers, memory: LaneMemory) -> Outcome: ...
 
 
-Recover = Callable[["ScalarWalker", Registers, LaneMemory, KnownRule | None], LaneWalk | None]
+Recover = Callable[["ReferenceUnwinder", Registers, LaneMemory, KnownRule | None], LaneWalk | None]
 """Function that finds the rest of a walk whose next rule needs a register that the sample does not hold.
 
 The rule is None if the fallback needs the register. The result is None if the rest is not certain.
@@ -360,7 +360,7 @@ be proved calls it for each frame.
 
 
 @dataclass(frozen=True, slots=True)
-class ScalarWalker:
+class ReferenceUnwinder:
     """The reference unwinder of single samples of one address space.
 
     Attributes:

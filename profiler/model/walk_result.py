@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.reasons import ENDS
+from pyprof.model.reason_lookup import ENDS
 from pyprof.records import dataclass, field
 
 

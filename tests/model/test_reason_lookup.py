@@ -23,8 +23,7 @@ from pyprof.fleet.agent.control_socket import ControlRefused
 from pyprof.fleet.wire.push_responses import LATER, REFUSED
 from pyprof.model.fleet_reasons import ASKS
 from pyprof.model.interpreter_frames import PARTIAL
-from pyprof.model.reason_type import Reason
-from pyprof.model.reasons import (
+from pyprof.model.reason_lookup import (
     COUNTERS,
     ENDS,
     PAGE,
@@ -43,8 +42,9 @@ from pyprof.model.reasons import (
     problem_counted,
     problem_of,
 )
+from pyprof.model.reason_type import Reason
 from pyprof.model.summary import NOT_SAMPLED_LABEL, PARTLY_READ, Summary, lacks
-from pyprof.model.walk import StackEnd
+from pyprof.model.walk_result import StackEnd
 from pyprof.session.worker.file_broker_client import FILES_NOT_OPENED
 from pyprof.session.worker.sandbox import SHARED_USER, UNCONFINED
 from pyprof.unwind.formats.cfi.sections import BROKEN_TABLE, NO_TABLE
@@ -219,7 +219,7 @@ def test_problems_of_files_are_made_from_rows_only() -> None:
         "profiler/recording/summary_rows.py",
         "profiler/importers/pprof_tables.py",
     }  # they read stored problems
-    assert makers == {"profiler/model/reasons.py", *readers}
+    assert makers == {"profiler/model/reason_lookup.py", *readers}
 
 
 def test_notes_are_made_by_the_function_that_takes_the_name_of_a_row() -> None:
@@ -230,7 +230,7 @@ def test_notes_are_made_by_the_function_that_takes_the_name_of_a_row() -> None:
         for node in syntax.nodes(path)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Note"
     }
-    assert makers == {"profiler/model/reasons.py"}
+    assert makers == {"profiler/model/reason_lookup.py"}
 
 
 def test_note_has_the_sentence_of_its_row_with_its_arguments() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.model.modules import AddressSpace, Mapping, ProgramImage, group_modules
+from pyprof.model.address_space import AddressSpace, Mapping, ProgramImage, group_modules
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.file_opener import Opener
 from pyprof.objfile.mapped_file_search import Identity, find_candidates, identify

@@ -10,9 +10,9 @@ from itertools import islice
 
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import FormatError
+from pyprof.model.address_space import AddressSpace, Module
 from pyprof.model.arch import Arch
-from pyprof.model.modules import AddressSpace, Module
-from pyprof.model.reasons import problem, problem_of
+from pyprof.model.reason_lookup import problem, problem_of
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import UnwindOptions

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.session.worker import priority
+from pyprof.session import process_priority
 from pyprof.session.worker.worker_process import Worker, forked, spawned
 
 
@@ -33,13 +33,13 @@ def test_worker_that_is_waited_for_is_a_session_of_its_own_and_comes_first(worke
     niceness = os.getpriority(os.PRIO_PROCESS, worker.pid)
     assert os.getsid(worker.pid) == worker.pid
     worker.lower_priority()
-    assert of_session(worker.pid) in ("", str(niceness + priority.NICENESS))
+    assert of_session(worker.pid) in ("", str(niceness + process_priority.NICENESS))
     worker.prefer()
     if os.geteuid() == 0:
-        assert os.getpriority(os.PRIO_PROCESS, worker.pid) == priority.PREFERRED
-        assert of_session(worker.pid) in ("", str(priority.PREFERRED))
+        assert os.getpriority(os.PRIO_PROCESS, worker.pid) == process_priority.PREFERRED
+        assert of_session(worker.pid) in ("", str(process_priority.PREFERRED))
     else:
-        assert os.getpriority(os.PRIO_PROCESS, worker.pid) == niceness + priority.NICENESS
+        assert os.getpriority(os.PRIO_PROCESS, worker.pid) == niceness + process_priority.NICENESS
 
 
 def test_broker_of_a_worker_is_of_its_session_and_has_its_niceness(worker: Worker) -> None:
@@ -48,7 +48,7 @@ def test_broker_of_a_worker_is_of_its_session_and_has_its_niceness(worker: Worke
     assert os.getsid(int(broker)) == worker.pid
     pid = os.fork()
     if not pid:
-        priority.copy_priority(worker.pid)
+        process_priority.copy_priority(worker.pid)
         os._exit(os.getpriority(os.PRIO_PROCESS, 0) != os.getpriority(os.PRIO_PROCESS, worker.pid))
     assert os.waitpid(pid, 0)[1] == 0
 
@@ -60,7 +60,7 @@ def test_session_of_others_is_left_as_it_is() -> None:
         time.sleep(60)
         os._exit(0)
     try:
-        priority.raise_priority(pid)
+        process_priority.raise_priority(pid)
         assert of_session(os.getpid()) == before
     finally:
         os.kill(pid, 9)
@@ -69,7 +69,7 @@ def test_session_of_others_is_left_as_it_is() -> None:
 
 NICENESSES = """
 import os
-from pyprof.session.worker import priority
+from pyprof.session import process_priority as priority
 found = []
 for step in (lambda: None, priority.raise_startup_priority, priority.restore_priority, priority.restore_priority):
     step()
@@ -83,5 +83,5 @@ def test_start_has_a_higher_priority_unless_the_user_chose_one(chosen: int) -> N
     command = ["nice", "-n", str(chosen), sys.executable, "-c", NICENESSES]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     before, at_start, *after = map(int, said.split())
-    assert at_start == (priority.PREFERRED if before == 0 and os.geteuid() == 0 else before)
+    assert at_start == (process_priority.PREFERRED if before == 0 and os.geteuid() == 0 else before)
     assert after == [before, before]

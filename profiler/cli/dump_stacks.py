@@ -250,7 +250,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def subject_of(arguments: argparse.Namespace) -> Subject:
     from pyprof.cli import dump_core
-    from pyprof.session.worker.priority import restore_priority
+    from pyprof.session.process_priority import restore_priority
 
     if not (arguments.core or arguments.minidump):
         return of_live(arguments)
@@ -305,7 +305,7 @@ def text_lines(
 ) -> Iterator[str]:
     from pyprof.model.profile import FrameKind
     from pyprof.model.thread_stacks import FrameDetail
-    from pyprof.model.walk import StackEnd
+    from pyprof.model.walk_result import StackEnd
 
     yield ""
     name = f'"{thread.info.name}" ' if thread.info.name else ""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.fleet.agent import budget
-from pyprof.fleet.agent.governor import (
+from pyprof.fleet.agent.effort_controller import (
     AIM,
     FIRST_SETTLING,
     MAX_PATIENCE,
