@@ -198,6 +198,11 @@ class GoTable:
         return self._pointer(self._svma + 24) or self._pointer(self._module + _MODULE_TEXT if self._module else 0)
 
     @property
+    def has_inlined_calls(self) -> bool:
+        """True if the inline trees of Go functions can be read."""
+        return bool(self._layout.tree_entry and self._funcdata)
+
+    @property
     def extents(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Start and end addresses of all Go functions, each of shape (n,) uint64."""
         return self._start[:-1], self._start[1:]

@@ -208,7 +208,7 @@ class Session:
             mode: "cpu", "wall" or "offcpu".
             shown: Which frames and samples are shown.
             known_only: True to use only names that are already resolved.
-            lines_s: Maximum time for source lines, in seconds.
+            lines_s: Maximum processor time for source lines, in seconds.
             settled: Cache of finished frames (see Symbolizer).
         """
         self.code.end_lookup_round()

@@ -26,6 +26,14 @@ class GoNames:
         self._table = table
         self._broken = broken
 
+    @property
+    def has_inlined_calls(self) -> bool:
+        """True if the function table's inlined calls can be read: since Go 1.18, and if moduledata was found."""
+        try:
+            return self._table.has_inlined_calls
+        except FormatError:
+            return False
+
     def find(self, svma: int, with_lines: bool = True) -> NamedPlace | None:
         """Return the names at a lookup pc in a Go program, or None if its function table does not cover it."""
         try:

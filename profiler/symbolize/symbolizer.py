@@ -152,8 +152,8 @@ class Symbolizer:
             images: The object files.
             names: Cache of what is read from each file.
             spaces: Address spaces by their id.
-            source_budget_s: Time limit in seconds for reading lines and inlined functions in one resolve(). None for no
-                limit, 0 to read none.
+            source_budget_s: Limit in seconds of processor time for reading lines and inlined functions in one
+                resolve(). None for no limit, 0 to read none.
             code: Descriptions of run-time generated code.
             interpreter: Names interpreter frames.
             starts: Finds the start of functions without a symbol.
@@ -312,8 +312,10 @@ class Symbolizer:
         self._names.count_lookups(len(inside) - len(fresh), len(fresh))
         if not fresh:
             return
-        whole = self._add_source(file, image, fresh, deadline)
-        whole = min(whole, self._add_go_names(file, image, fresh, deadline))
+        readers = [self._add_source, self._add_go_names]
+        if file.go_names is not None and file.go_names.has_inlined_calls:
+            readers.reverse()  # a function costs less than a millisecond, a unit of DWARF a second
+        whole = min(read(file, image, fresh, deadline) for read in readers)
         if self._add_symbol_file(file, image, fresh, deadline):
             for item in fresh[:whole]:
                 file.found[image.svma(item.lookup)] = Named(item.system_name, item.function, tuple(item.source))
@@ -360,18 +362,18 @@ class Symbolizer:
                 item.system_name = TRAMPOLINE
 
     def _add_source(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> int:
-        """Set the source places of frames, and names that only DWARF has. Return the number of frames before the time
-        limit.
+        """Set the source places of frames that have none, and names that only DWARF has. Return the number of frames
+        before the time limit.
         """
         if self._source_budget_s == 0:
             return 0
-        lines = file.lines
+        lines = None if all(item.source for item in inside) else file.lines
         if lines is None:
             return len(inside)
         path, whole = image.module.path, 0
         try:
             for item in inside:
-                item.source = lines.find(image.svma(item.lookup), deadline)
+                item.source = item.source or lines.find(image.svma(item.lookup), deadline)
                 if item.source and not item.system_name:
                     item.system_name = item.source[-1].name
                 whole += 1
@@ -386,7 +388,7 @@ class Symbolizer:
         return whole
 
     def _add_go_names(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> int:
-        """Set the names and lines of frames of a Go program that its symbol table and DWARF do not have.
+        """Set the names and lines of frames of a Go program that have none.
 
         Exported names do not cover all functions.
 

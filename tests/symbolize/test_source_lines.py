@@ -173,6 +173,21 @@ def test_no_time_means_out_of_time_and_later_an_answer(tmp_path: Path) -> None:
     assert source.find(svma, FOREVER)
 
 
+def test_waits_for_a_processor_do_not_use_up_the_time_for_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    elapsed = processor = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: elapsed)
+    monkeypatch.setattr("time.thread_time", lambda: processor)
+    deadline = Deadline(1.0)
+    elapsed, processor = 4.9, 0.9
+    deadline.check()
+    elapsed = 5.1
+    with pytest.raises(OutOfTime):
+        deadline.check()
+    elapsed, processor = 1.2, 1.1
+    with pytest.raises(OutOfTime):
+        deadline.check()
+
+
 def test_split_dwarf_gives_lines_and_is_noticed(tmp_path: Path) -> None:
     program = build(PROGRAMS / "inlines.cc", tmp_path / "program", "-O2", "-g", "-gsplit-dwarf", compiler="g++")
     source = SourceLines(ElfFile.open(str(program)))

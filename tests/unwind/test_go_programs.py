@@ -12,15 +12,22 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.model.modules import AddressSpace
+from pyprof.model.stacks import native_key
+from pyprof.model.walk import Trust
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.gopclntab import GoTable
-from pyprof.symbolize.dwarf.attribute_forms import Deadline
+from pyprof.objfile.loaded_images import ImageStore
+from pyprof.symbolize.dwarf.attribute_forms import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.source_lines import SourceLines
 from pyprof.symbolize.go_names import go_names
+from pyprof.symbolize.name_cache import NameCache
+from pyprof.symbolize.symbolizer import Symbolizer
 from pyprof.unwind.formats.cfi.sections import open_debug_frame
 from pyprof.unwind.formats.gopclntab import go_source
 from pyprof.unwind.rules import FunctionRows, RegKind, Rule
 from tests.cli.support import pyprof
+from tests.objfile.live import mappings
 from tests.support import PROGRAMS, go_cache, need
 
 pytestmark = pytest.mark.system
@@ -114,6 +121,33 @@ def test_names_and_lines_equal_those_of_dwarf(folder: Path, build: str) -> None:
 
 def as_in_go(name: str, file: str | None, line: int) -> tuple[str, str | None, int]:
     return re.sub(r"\[.*\]", "[...]", name.removesuffix(".abi0")), file, line
+
+
+def test_inlined_functions_of_a_program_with_dwarf_need_no_time_for_dwarf(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = built(folder, "plain", *BUILDS["plain"])
+    table = table_of(ElfFile.open(str(program)))
+    [deep] = table.find_functions(b"main.deep")
+
+    def find(*_: object) -> None:
+        raise OutOfTime
+
+    monkeypatch.setattr(SourceLines, "find", find)
+    with subprocess.Popen([str(program)], stdout=subprocess.PIPE) as process:
+        try:
+            space = AddressSpace(1, process.pid, 0, mappings(process.pid), lambda *_: b"", "")
+            symbolizer = Symbolizer(ImageStore(Diagnostics()), NameCache(Diagnostics()), {1: space})
+            keys = [native_key(1, pc, True, Trust.GO) for pc in range(deep.start, table.frame_sizes(deep).ends[-1])]
+            frames = symbolizer.resolve(keys).frames
+        finally:
+            process.kill()
+    assert {tuple(line.function for line in frame.lines) for frame in frames} == {
+        ("main.deep",),
+        ("main.inlined", "main.deep"),
+    }
+    assert all(frame.lines[-1].line for frame in frames)
+    assert not symbolizer.out_of_time
 
 
 @pytest.mark.parametrize("flags", [[], ["-buildmode=pie"]], ids=["fixed", "pie"])

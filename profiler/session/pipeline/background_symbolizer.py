@@ -30,7 +30,7 @@ The sampler waits for the feedback on each of them (worker/sampler_loop.py), and
 """
 NO_LINES = 0.0
 LINES_S, MAX_LINES_S = 0.05, 0.8
-"""Time for source lines in one step of background symbolization, in seconds, and its maximum.
+"""Processor time for source lines in one step of background symbolization, in seconds, and its maximum.
 
 If a step is too short, the next one gets twice the time, up to the maximum. Lines that need more are left to the end.
 """

@@ -193,12 +193,12 @@ def _partial(window: Window) -> dict[str, int]:
 
 
 SOURCE_BUDGET_S = 3.0
-"""Maximum time in seconds for source lines and inlined functions of a profile.
+"""Maximum processor time in seconds for source lines and inlined functions of a profile.
 
 Frames that are left then have none, and the summary reports it.
 """
 WAITED_FOR_S = 0.4
-"""Maximum time in seconds for source lines (SOURCE_BUDGET_S) while the user waits for the end of the recording.
+"""SOURCE_BUDGET_S while the user waits for the end of the recording.
 
 It is less than the worker then has for all names (worker/worker_client.py), because names are more important than
 lines.
@@ -233,7 +233,7 @@ def assemble(
         code: Names of code that no file describes.
         starts: Finds the start of a function that has no name.
         known_only: See Symbolizer.
-        lines_s: Maximum time for source lines, in seconds.
+        lines_s: Maximum processor time for source lines, in seconds.
         settled: Cache of finished frames (see Symbolizer).
     """
     period_ns = round(1e9 / rate_hz)

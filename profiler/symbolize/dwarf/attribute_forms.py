@@ -5,6 +5,7 @@ The readers have time limits. Source: DWARF 5, 7.5.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import NamedTuple
 
@@ -15,14 +16,26 @@ class OutOfTime(Exception):
     """The time limit for resolving names was reached. Everything that was read so far stays valid."""
 
 
+_STARVED = 5
+"""Maximum elapsed time before a deadline as a multiple of its processor time."""
+
+
 class Deadline:
-    """A time limit in seconds of the monotonic clock, None for no limit. check() raises OutOfTime after it."""
+    """A time limit in seconds of the thread's processor time, None for no limit. check() raises OutOfTime after it.
+
+    It is processor time, because on a busy machine a thread may wait for a processor for most of a second. The time
+    that elapses is limited, too, because files may be slow.
+    """
 
     def __init__(self, seconds: float | None) -> None:
-        self._end = None if seconds is None else time.monotonic() + seconds
+        seconds = math.inf if seconds is None else seconds
+        self._elapsed_s = time.monotonic() + seconds
+        self._starved_s = self._elapsed_s + (_STARVED - 1) * seconds
+        self._processor_s = time.thread_time() + seconds
 
     def check(self) -> None:
-        if self._end is not None and time.monotonic() > self._end:
+        now = time.monotonic()  # costs a tenth of a thread's time
+        if now > self._elapsed_s and (now > self._starved_s or time.thread_time() > self._processor_s):
             raise OutOfTime
 
 
@@ -204,9 +217,9 @@ class Abbrevs:
             self._attributes += 1
             if self._attributes > MAX_ATTRIBUTES:
                 raise FormatError(data.name, at, "too many attributes")
-        self._at = at
         steps = tuple(_steps([form for _, form, _ in specs], self._shape))
         self._known.setdefault(code, Abbrev(tag, bool(children), tuple(specs), steps, frozenset(s[0] for s in specs)))
+        self._at = at  # last: if the worker's deadline interrupts this, the declaration is read again
 
 
 def _steps(forms: list[int], shape: FormSizes) -> list[int]:
