@@ -36,6 +36,8 @@ A starting program maps its files one after the other, so the checks follow at g
 
 _FEW = 400
 """Number of samples of a processor above which a larger batch does not make a sample cheaper."""
+_RESTART_SAMPLES = 4
+"""Number of sampling times for which samples wait at least after Cadence.restart()."""
 _HAND_OUT_NS = 200_000_000
 """Approximate processor time in ns that a batch may take. The end of a recording waits for the last batch."""
 
@@ -185,11 +187,14 @@ class Cadence:
         usual_s = HOLD * options.flush_s
         long_s = max(2 * usual_s, min(4 * usual_s, _FEW / options.rate_hz))
         self._full_batch_ns = round(1e9 * min(BATCH / options.rate_hz, max(usual_s, min(long_s, hold_s))))
+        self._restart_ns = max(FIRST_FLUSH_NS, round(_RESTART_SAMPLES * 1e9 / options.rate_hz))
         self.wait_ns = FIRST_FLUSH_NS
 
     def restart(self) -> None:
-        """Let the next samples wait only for a short time, as at the beginning of a recording."""
-        self.wait_ns = min(self.wait_ns, FIRST_FLUSH_NS)
+        """Let the next samples wait only for a short time, as at the beginning of a recording, but not for less than a
+        few sampling times: each reading costs milliseconds, also without samples.
+        """
+        self.wait_ns = min(self.wait_ns, self._restart_ns)
 
     def note_flush(self, took_ns: int) -> None:
         """Note that all samples were yielded, and the processor time for that. On a slow machine batches are

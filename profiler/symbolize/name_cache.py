@@ -210,6 +210,10 @@ class Named:
 
 
 _NAMES_A_PART = 16
+IDLE_CALLS = 10
+"""Number of windows without a new lookup in a file after which its debug information for lines is dropped. An agent
+with few samples would otherwise read it again in each window.
+"""
 
 
 class FileNames:
@@ -233,7 +237,7 @@ class FileNames:
         self.found: dict[int, Named] = {}
         self.shown: dict[str, str] = {}
         self._image = image
-        self._answers = -1
+        self._answers, self._idle_calls = -1, 0
 
     @property
     def kept(self) -> int:
@@ -246,16 +250,17 @@ class FileNames:
         return (len(self.found) + len(self.shown)) // _NAMES_A_PART + (lines.units if lines is not None else 0)
 
     def drop_idle_lines(self) -> bool:
-        """Drop the debug information that was read for lines if there was no new lookup since the last call. Results
-        are kept.
+        """Drop the debug information that was read for lines if there was no new lookup in the last IDLE_CALLS calls.
+        Results are kept.
 
         The debug information of one program may be larger than everything else.
 
         Returns:
             True if data was dropped.
         """
-        idle, self._answers = len(self.found) == self._answers, len(self.found)
-        return idle and self.__dict__.pop("lines", None) is not None
+        is_idle, self._answers = len(self.found) == self._answers, len(self.found)
+        self._idle_calls = self._idle_calls + 1 if is_idle else 0
+        return self._idle_calls >= IDLE_CALLS and self.__dict__.pop("lines", None) is not None
 
     @cached_property
     def lines(self) -> SourceLines | None:

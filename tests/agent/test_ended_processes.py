@@ -9,18 +9,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from pyprof.collectors.bpf.process_ends import ProcessEnd
 from pyprof.collectors.linux.process_times import TICK_NS
-from pyprof.fleet.agent import spool_query
+from pyprof.fleet.agent import ended_processes, spool_query
 from pyprof.fleet.agent.config import parse
 from pyprof.fleet.agent.ended_processes import EndedFacts, EndedProcesses, FactGone, verdict_of
 from pyprof.fleet.agent.process_clocks import ProcessClocks, ProcessTime, with_exact_sums
-from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict
+from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, TargetRule
 from pyprof.fleet.agent.process_table import ProcessTable
 from pyprof.fleet.agent.sampled_group import SampledGroup
 from pyprof.fleet.configuration import TimeSpan
@@ -103,6 +103,34 @@ def test_process_that_no_look_found_is_added_once_and_others_get_their_last_read
     verdict = table.verdict(77, 5000 * TICK_NS - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + time.monotonic_ns())
     assert verdict.service == "convert"
     assert table.verdict(78, 0) is NOT_RECORDED
+
+
+@pytest.mark.parametrize(
+    ("rule", "decisions"),
+    [
+        ('name = "convert"', 1),
+        ('name = "convert"\nlabels = { id = "{pid}" }', 3),
+        ('name = "convert"\ncgroup = "/*"', 2),
+    ],
+)
+def test_rules_decide_once_about_ended_processes_that_are_alike(
+    rule: str, decisions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 0
+
+    def counted(rules: Sequence[TargetRule], end: ProcessEnd) -> RuleVerdict | None:
+        nonlocal count
+        count += 1
+        return verdict_of(rules, end)
+
+    monkeypatch.setattr(ended_processes, "verdict_of", counted)
+    table, ended, reports = ProcessTable(parse(f"[[rule]]\n{rule}", "x").rules, 2**22), EndedProcesses(), Reported()
+    ended._ends = reports  # type: ignore[assignment]
+    ended.begin(table, [])
+    for pid, parent in ((77, 1), (78, 1), (79, os.getppid())):
+        reports.ends = [END._replace(pid=pid, parent=parent, shares_cgroup=True)]
+        ended.attribute_ends()
+    assert count == decisions
 
 
 def test_short_process_has_all_of_its_time_in_the_window_in_which_it_ended() -> None:

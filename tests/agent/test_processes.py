@@ -149,6 +149,7 @@ def test_list_is_read_again_only_where_something_began_or_ended_or_is_young(monk
 
     monkeypatch.setattr(procfs, "list_pids_with_inodes", counted)
     monkeypatch.setattr(process_table, "LOOK_S", 0.0)
+    monkeypatch.setattr(process_table, "_MAX_LOOK_S", 0.0)
     census, now, found = b"700 1000", 1000.0, table('name = "*"')
     monkeypatch.setattr(procfs, "read_census", lambda: census)
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -174,6 +175,26 @@ def test_list_is_read_again_only_where_something_began_or_ended_or_is_young(monk
     before = lists
     found.find_processes()
     assert lists == before + 1, "a young one may become another program"
+
+
+@pytest.mark.parametrize(("cost_s", "interval_s"), [(0.0, 1.0), (0.0014, 1.5), (1.0, 2.0)])
+def test_searches_that_cost_much_are_rarer(cost_s: float, interval_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, spent_s, searches, found = 1000.0, 0.0, list[float](), table('name = "*"')
+
+    def search() -> dict[int, int]:
+        nonlocal spent_s
+        spent_s += cost_s
+        searches.append(now)
+        return {}
+
+    monkeypatch.setattr(procfs, "list_pids_with_inodes", search)
+    monkeypatch.setattr(procfs, "read_census", lambda: b"")
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "thread_time", lambda: spent_s)
+    for _ in range(100):
+        found.find_processes()
+        now += 0.25
+    assert searches[1] - searches[0] == interval_s
 
 
 def test_census_changes_with_each_process_and_thread() -> None:
@@ -268,6 +289,7 @@ def test_processes_that_are_drawn_stay_until_the_next_draw() -> None:
 def test_of_processes_that_are_gone_the_last_ones_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that ten thousand short-lived processes a second do not fill the agent's memory."""
     monkeypatch.setattr(process_table, "LOOK_S", 0.0)
+    monkeypatch.setattr(process_table, "_MAX_LOOK_S", 0.0)
     monkeypatch.setattr(process_table, "MAX_GONE", 100)
     found, verdict = table('name = "*"'), RuleVerdict("web", (("service", "web"),), ())
     for turn in range(10):

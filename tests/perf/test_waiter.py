@@ -162,10 +162,19 @@ def test_batches_are_no_longer_than_what_the_end_of_a_recording_may_take(share: 
 
 
 def test_samples_wait_for_a_short_time_again_after_a_restart() -> None:
-    cadence = Cadence(CollectOptions(rate_hz=99, flush_s=0.5), 16.0)
+    cadence = Cadence(CollectOptions(rate_hz=499, flush_s=0.5), 16.0)
     for _ in range(10):
         cadence.note_flush(1_000_000)
     cadence.restart()
     assert cadence.wait_ns == FIRST_FLUSH_NS
     cadence.note_flush(1_000_000)
     assert cadence.wait_ns == 2 * FIRST_FLUSH_NS
+
+
+def test_wait_after_a_restart_has_room_for_some_samples_at_a_low_rate() -> None:
+    cadence = Cadence(CollectOptions(rate_hz=19, flush_s=1.0), 16.0)
+    assert cadence.wait_ns == FIRST_FLUSH_NS
+    for _ in range(10):
+        cadence.note_flush(1_000_000)
+    cadence.restart()
+    assert cadence.wait_ns == pytest.approx(4e9 / 19)

@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 from pyprof.collectors.bpf.process_ends import ProcessEnd, ProcessEnds
 from pyprof.collectors.linux.process_times import TICK_NS, read_boot_ticks
 from pyprof.errors import PyprofError
-from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, TargetRule, user_name
+from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, TargetRule, asked_facts, user_name
 from pyprof.fleet.agent.process_table import YOUNG_S, Facts, ObservedProcess, ProcessTable
 from pyprof.fleet.agent.sampled_group import SampledGroup
 
 _MAX_ENDED = 10_000
 """Maximum number of ended processes that wait for the report of their end: zombies, and those whose report was lost."""
+_JUDGED_S = 30.0
+"""Time in seconds after which the rules decide again about ended processes with the same name, user and parent."""
 _OF_CGROUP = ("cgroup", "unit", "container")
 
 
@@ -41,7 +43,7 @@ class EndedFacts:
 
     def __call__(self, name: str) -> str:
         """Return a fact about the ended process by name, or raise FactGone if it is no longer known."""
-        if (name in _OF_CGROUP or name.startswith("env:")) and self._end.shares_cgroup and name not in self._known:
+        if _is_of_parent(name) and self._end.shares_cgroup and name not in self._known:
             parent = Facts(self._end.parent, self._end.parent_name, 0)
             if parent("cgroup"):
                 self._known[name] = parent(name)
@@ -65,6 +67,9 @@ class EndedProcesses:
         self._table: ProcessTable | None = None
         self._groups: Sequence[SampledGroup] = ()
         self._found: object = None
+        self._judged: dict[tuple[object, ...], RuleVerdict | None] = {}
+        self._judge_until = 0.0
+        self._asked: frozenset[str] = frozenset()
         self._seen: dict[tuple[int, int], RuleVerdict] = {}
         self._lock = threading.Lock()
 
@@ -85,7 +90,8 @@ class EndedProcesses:
         """Start to attribute ended processes to these recordings, by the rules of a table."""
         with self._lock:
             self._table, self._groups = table, groups
-            self._found, self._seen = None, {}
+            self._found, self._seen, self._judged = None, {}, {}
+            self._asked = asked_facts(table.rules)
         for group in groups:
             group.before_reading = self.attribute_ends
 
@@ -97,13 +103,14 @@ class EndedProcesses:
                 return
             ends = self._ends.read_ends()
             self._note_running(table)
-            judged: dict[tuple[object, ...], RuleVerdict | None] = {}
+            if (now := time.monotonic()) >= self._judge_until or len(self._judged) > _MAX_ENDED:
+                self._judged, self._judge_until = {}, now + _JUDGED_S
             for end in ends:
                 found = self._seen.pop((end.pid, end.start), None)
                 if found is not None and (found.samplings or not _is_young(end)):
                     self._add(end, found, is_known=True)
                 elif end.start >= self._opened_ticks and not table.is_own(end.parent):
-                    self._add_short(table, end, judged)
+                    self._add_short(table, end)
 
     def _note_running(self, table: ProcessTable) -> None:
         """Note which processes a search has found. Each is forgotten when its end is reported, or in a clean-up."""
@@ -113,13 +120,13 @@ class EndedProcesses:
             self._found = table.by_pid
             self._seen.update(((pid, seen.start), seen.verdict) for pid, seen in table.by_pid.items())
 
-    def _add_short(
-        self, table: ProcessTable, end: ProcessEnd, judged: dict[tuple[object, ...], RuleVerdict | None]
-    ) -> None:
-        facts = end.name, end.parent_name, end.uid, end.parent if end.shares_cgroup else 0
-        if facts not in judged:
-            judged[facts] = verdict_of(table.rules, end)
-        verdict = judged[facts]
+    def _add_short(self, table: ProcessTable, end: ProcessEnd) -> None:
+        asks_parent = end.shares_cgroup and any(map(_is_of_parent, self._asked))
+        own = end.parent if asks_parent else 0, end.pid if "pid" in self._asked else 0
+        facts = end.name, end.parent_name, end.uid, end.shares_cgroup, *own
+        if facts not in self._judged:
+            self._judged[facts] = verdict_of(table.rules, end)
+        verdict = self._judged[facts]
         if verdict is None:
             self.unattributed_ns += end.run_ns
         elif verdict.samplings:
@@ -154,6 +161,11 @@ def verdict_of(rules: Sequence[TargetRule], end: ProcessEnd) -> RuleVerdict | No
         return found.verdict(facts) if found is not None else NOT_RECORDED
     except FactGone:
         return None
+
+
+def _is_of_parent(fact: str) -> bool:
+    """Return True for a fact about an ended process that is read from its parent."""
+    return fact in _OF_CGROUP or fact.startswith("env:")
 
 
 def _fits(rule: TargetRule, facts: EndedFacts) -> bool:

@@ -153,6 +153,12 @@ class TargetRule:
         )
 
 
+def asked_facts(rules: Sequence[TargetRule]) -> frozenset[str]:
+    """Return the names of all facts about a process on which the decision of the rules may depend."""
+    asked = {key for rule in rules for key, _ in rule.criteria}
+    return frozenset(asked).union(*(hole for rule in rules for _, text in rule.templates for hole in text.holes))
+
+
 def judge(rules: Sequence[TargetRule], ask: RuleLookup) -> RuleVerdict:
     found = next((rule for rule in rules if rule.fits(ask)), None)
     return found.verdict(ask) if found is not None else NOT_RECORDED

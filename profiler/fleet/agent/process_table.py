@@ -25,6 +25,11 @@ from pyprof.records import dataclass
 
 LOOK_S = 1.0
 """Minimum time in seconds between two searches for processes."""
+_MAX_LOOK_S = 2.0
+_LOOK_SHARE = 0.001
+"""Share of a processor that searches for processes may use before they become rarer, up to one in _MAX_LOOK_S: where
+processes begin all the time, a search each second was a sixth of the agent's cost.
+"""
 YOUNG_S = 3.0
 _AGAIN_S = 30.0
 """Time in seconds after which the agent reads the state of a known process again, because it may run
@@ -192,6 +197,12 @@ class ProcessTable:
         if now < self._next:
             return self.by_pid
         self._next = now + LOOK_S
+        before = time.thread_time()
+        found = self._search(now)
+        self._next = now + min(max((time.thread_time() - before) / _LOOK_SHARE, LOOK_S), _MAX_LOOK_S)
+        return found
+
+    def _search(self, now: float) -> dict[int, ObservedProcess]:
         census = procfs.read_census()
         if census and census == self._census and now < self._again_at:
             return self.by_pid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -15,6 +16,9 @@ from pyprof.symbolize.dwarf.units import COMP_DIR, DWO_NAME, GNU_DWO_NAME, MAX_O
 
 MAX_ROWS = 1 << 23
 MAX_FILES = 1 << 18
+_LINES = 1 << 32
+"""Upper bound of line numbers, for a row of a line table as one number: file * _LINES + line."""
+_HIGHEST = 1 << 64
 LNCT_PATH, LNCT_DIRECTORY_INDEX = 1, 2
 
 
@@ -34,8 +38,7 @@ class LineTable:
 
     def __init__(self, unit: Unit, deadline: Deadline) -> None:
         self._unit = unit
-        self._addresses: list[int] = []
-        self._rows: list[tuple[int, int]] = []
+        self._addresses, self._rows = array("Q"), array("Q")  # an eighth of the memory of lists
         self._sequences: list[Sequence] = []
         self._directories: list[bytes] = []
         self._names: list[tuple[bytes, int]] = []
@@ -50,7 +53,7 @@ class LineTable:
         for sequence in reversed(self._sequences[max(0, at - 8) : at]):
             if svma < sequence.end:
                 row = bisect_right(self._addresses, svma, sequence.first, sequence.last) - 1
-                file, line = self._rows[row]
+                file, line = divmod(self._rows[row], _LINES)
                 return self.file(file), line
         return None, 0
 
@@ -69,7 +72,7 @@ class LineTable:
                 if low >= end:
                     break
                 if low < min(following, end):
-                    yield low, min(following, end), *self._rows[row]
+                    yield low, min(following, end), *divmod(self._rows[row], _LINES)
 
     def file(self, index: int) -> str | None:
         """Return the path of a file by its number in a line table, which starts at 1 up to DWARF 4; None if it is
@@ -190,11 +193,11 @@ class LineTable:
                 advance, delta = special[op]
                 address += advance
                 line += delta
-                addresses.append(address)
-                rows.append((file, line))
+                addresses.append(address % _HIGHEST)
+                rows.append(file % _LINES * _LINES + line % _LINES)
             elif op == 1:
-                addresses.append(address)
-                rows.append((file, line))
+                addresses.append(address % _HIGHEST)
+                rows.append(file % _LINES * _LINES + line % _LINES)
             elif op == 2:
                 value, at = data.uleb(at)
                 address += value * step
@@ -235,8 +238,8 @@ class LineTable:
         last = len(addresses)
         if any(addresses[i] > addresses[i + 1] for i in range(first, last - 1)):
             order = sorted(range(first, last), key=addresses.__getitem__)
-            self._rows[first:last] = [self._rows[i] for i in order]
-            addresses[first:last] = [addresses[i] for i in order]
+            self._rows[first:last] = array("Q", [self._rows[i] for i in order])
+            addresses[first:last] = array("Q", [addresses[i] for i in order])
         if addresses[first] < end:
             self._sequences.append(Sequence(addresses[first], end, first, last))
 
@@ -259,9 +262,6 @@ def _normal(path: bytes) -> str:
         elif part and part != b".":
             parts.append(part)
     return ("/" if path.startswith(b"/") else "") + b"/".join(parts).decode("utf-8", "backslashreplace")
-
-
-_HIGHEST = 1 << 64
 
 
 class SourcePlace(NamedTuple):
