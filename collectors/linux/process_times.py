@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import time
 from collections.abc import Callable, Iterable
 
@@ -82,6 +83,20 @@ def read_process_ns(pid: int) -> int:
         return time.clock_gettime_ns(~pid << 3 | 2)
     except OSError:
         return 0
+
+
+_MIN_SHIFT_NS = 1_000_000_000
+
+
+def read_clock_shift_ns() -> int:
+    """Return by how many nanoseconds the values of read_process_ns() are too large at present, 0 if they are right.
+
+    A library that is preloaded to set the wall clock of a process (libfaketime) also shifts the processor clocks of
+    other processes, but not the times of getrusage(2).
+    """
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    shift_ns = read_process_ns(os.getpid()) - round((usage.ru_utime + usage.ru_stime) * 1e9)
+    return shift_ns if abs(shift_ns) > _MIN_SHIFT_NS else 0
 
 
 def read_boot_ticks() -> int:

@@ -26,7 +26,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.bpf.process_ends import ProcessEnd
-from pyprof.collectors.linux.process_times import TICK_NS, ProcessTimes, read_process_ns, read_times
+from pyprof.collectors.linux.process_times import (
+    TICK_NS,
+    ProcessTimes,
+    read_clock_shift_ns,
+    read_process_ns,
+    read_times,
+)
 from pyprof.fleet.agent.process_table import ObservedProcess
 from pyprof.model.analysis.stack_quality import summary_of_part
 from pyprof.model.marker_frames import NO_SAMPLE, UNSAMPLED
@@ -87,6 +93,8 @@ _MAX_CLOCKS = 20_000
 """Number of processes in a window above which processes that live too short to be seen have a clock for each name."""
 _MAX_GENERATIONS = 16
 """Maximum number of ended parents between a process and the one that has waited for them."""
+_MAX_DRIFT_NS = 1_000_000_000
+"""Change of the shift of all processor clocks (read_clock_shift_ns) during a reading, from which on it is discarded."""
 _MIN_READINGS = 2
 """Number of readings of a processor clock beyond which a poll replaces the last one. The first two show the clock at
 the start of the window.
@@ -311,11 +319,13 @@ class ProcessClocks:
         return waited_for
 
     def _read_all(self, processes: Mapping[int, ObservedProcess]) -> None:
-        ahead_ns = self._boot_time_ahead_ns()
-        for pid, seen in processes.items():
-            if not (ns := self._read(pid)):
-                continue
-            reading = _Reading(self._monotonic_ns(), ns)
+        ahead_ns, shift_ns = self._boot_time_ahead_ns(), read_clock_shift_ns()
+        found_ns = {pid: (self._monotonic_ns(), ns) for pid in processes if (ns := self._read(pid))}
+        if abs(read_clock_shift_ns() - shift_ns) > _MAX_DRIFT_NS:  # the clocks were set in between
+            return
+        for pid, (at_ns, shown_ns) in found_ns.items():
+            seen, ns = processes[pid], shown_ns - shift_ns
+            reading = _Reading(at_ns, ns)
             clock = self._clocks.get((pid, seen.start))
             if clock is None:
                 began_ns = seen.start * TICK_NS - ahead_ns
