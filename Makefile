@@ -40,8 +40,10 @@ test-all: $(BIN)/pytest ## `make test` and `make test-live` in one run, which is
 test-others: $(BIN)/pytest ## run the tests that `make quick` leaves out
 	$(PYTEST) -m 'not unit'
 
-test-busy: $(BIN)/pytest ## make short recordings of real programs, and end recordings in each way, next to four busy loops
-	$(PYTEST) --dist load tests/smoke tests/session/test_ways_to_end.py --busy-loops 4
+LOOPS ?= 4
+
+test-busy: $(BIN)/pytest ## make short recordings of real programs, and end recordings in each way, next to LOOPS=4 busy loops
+	$(PYTEST) --dist load tests/smoke tests/session/test_ways_to_end.py --busy-loops $(LOOPS)
 
 quick: $(BIN)/pytest ## run the tests that need no compiler, no rights and no program to look at (under a minute)
 	$(PYTEST) -m unit -q
