@@ -119,6 +119,8 @@ class WindowWriter:
                 failed = error
         if not how.quiet:
             self._report(shown, number, places)
+        elif self._is_failure(shown) and number == 0 and how.target != "command":  # whose exit code is the result
+            line(f"pyprof: nothing was sampled: {self._why_empty(shown)}", sys.stderr)
         if failed is not None:
             raise failed
 
@@ -126,6 +128,9 @@ class WindowWriter:
     def is_of_locks(self) -> bool:
         """True if only waits for locks are recorded, so that a profile may have no samples."""
         return self.options.lock_holder or self.options.mode == "lock"
+
+    def _is_failure(self, profile: Profile) -> bool:
+        return not profile.summary.samples and not self.is_of_locks
 
     def _may_be_empty(self, number: int) -> bool:
         """Return True if a profile without samples is written: a window among others, or a document for programs."""
@@ -140,7 +145,7 @@ class WindowWriter:
         whole = number == 0 or self.how.verbose
         for text in report(profile, width, page, self.how.verbose) if whole else [brief(profile)]:
             self.say(text)
-        if not profile.summary.samples and not self.is_of_locks:
+        if self._is_failure(profile):
             for text in wrapped(f"  nothing was sampled: {self._why_empty(profile)}", width, "  "):
                 self.say(text)
         for place in places:
@@ -155,6 +160,8 @@ class WindowWriter:
             return f"its threads may not be stopped: pyprof doctor {pid} says why"
         if target == "pid" and procfs.read_state(pid, pid) == "stopped":
             return f"the target is stopped: kill -CONT {pid}"
+        if target == "stub":
+            return "the target ended before it could be sampled, or no thread was running: -i samples sleeping ones too"
         followed = self.options.subprocesses or (self.options.subprocesses is None and target == "command")
         if (spent := profile.summary.children).children_s > spent.own_s:
             share = percent(spent.children_s, spent.own_s + spent.children_s)

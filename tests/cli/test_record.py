@@ -61,11 +61,16 @@ def test_collapsed_on_standard_output_has_whole_stacks_and_nothing_else() -> Non
         assert frames[0] == "_start"
 
 
-@pytest.mark.parametrize(("name", "is_written"), [("a.html", False), ("a.collapsed", True)])
-def test_recording_without_samples_fails_and_writes_no_page(name: str, is_written: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "is_written", "options"), [("a.html", False, []), ("a.collapsed", True, []), ("a.html", False, ["-q"])]
+)
+def test_recording_without_samples_fails_and_writes_no_page(
+    name: str, is_written: bool, options: list[str], tmp_path: Path
+) -> None:
     with python(SLEEPY) as target:
-        done = pyprof("record", "-p", str(target.pid), "-d", "0.4", "-o", str(tmp_path / name))
+        done = pyprof("record", "-p", str(target.pid), "-d", "0.4", "-o", str(tmp_path / name), *options)
     assert done.returncode == 1
+    assert not options or done.stderr.count("\n") == 1
     assert "nothing was sampled: no thread was running; -i samples sleeping" in " ".join(done.stderr.split())
     assert (tmp_path / name).exists() == is_written
 
