@@ -129,6 +129,7 @@ def sample_program(how: Build, collector: str, folder: Path, samples: int, *opti
         with running(program) as target:
             chosen = ("--collector", collector, "--native", "all", *options)
             recorded = record(target.pid, folder, *chosen, seconds=min(10.0, seconds), rate=RATE)
+        seconds *= 2  # a busy machine gives fewer samples
         for names, count in recorded.stacks.items():
             stack = tuple(_plain_name(name, calls, base) for name in names if not name.endswith("_[k]"))
             stacks[stack] = stacks.get(stack, 0) + count

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.accuracy.no_tables import BUILDS, COLLECTORS, Build, Calls, is_possible, sample_program
+from tests.support import name_of, pairs
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -28,8 +29,7 @@ CALLS = Calls(
 BEFORE = ["_start", "main", "work"]
 
 
-@pytest.mark.parametrize("collector", COLLECTORS)
-@pytest.mark.parametrize("how", [SHARED, STRIPPED], ids=lambda how: how.name)
+@pytest.mark.parametrize(("how", "collector"), pairs([SHARED, STRIPPED], COLLECTORS), ids=name_of)
 def test_no_stack_of_a_program_without_tables_is_impossible(how: Build, collector: str, tmp_path: Path) -> None:
     found = sample_program(how, collector, tmp_path, SAMPLES)
     assert found.samples >= SAMPLES

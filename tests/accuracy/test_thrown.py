@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.accuracy.thrown import SHORT_MATRIX, Build, is_possible, sample_program
+from tests.accuracy.thrown import BUILDS, COLLECTORS, Build, is_possible, sample_program
+from tests.support import name_of, pairs
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -16,7 +17,7 @@ BEFORE = ["_start", "__libc_start_main", "__libc_start_call_main"]
 MARKER = "[in the unwinder]"
 
 
-@pytest.mark.parametrize(("how", "collector"), SHORT_MATRIX, ids=lambda each: getattr(each, "name", each))
+@pytest.mark.parametrize(("how", "collector"), pairs(BUILDS, COLLECTORS), ids=name_of)
 def test_no_stack_of_a_program_that_throws_is_impossible(how: Build, collector: str, tmp_path: Path) -> None:
     found = sample_program(how, collector, tmp_path, SAMPLES)
     assert found.samples >= SAMPLES

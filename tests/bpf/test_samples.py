@@ -22,7 +22,7 @@ from pyprof.interpreters.cpython.bpf_frame_rows import MAX_ROWS
 from tests import warm
 from tests.chance import most
 from tests.interpreters.known_calls import record_calls
-from tests.interpreters.pythons import EACH, KINDS, Python
+from tests.interpreters.pythons import KINDS, Python
 from tests.interpreters.runs import count, stacks
 from tests.live.support import recording as native
 from tests.perf.test_stop_fallback import feedback
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 BY_BPF = ("--collector", "bpf")
 
 
-@EACH
+@KINDS
 def test_every_sample_is_merged_no_stack_is_impossible_and_nothing_is_stopped(python: Python, tmp_path: Path) -> None:
     summary, total, partly = record_calls(python, tmp_path, *BY_BPF)
     assert partly <= total // 200 + 1, summary["errors"]
