@@ -225,6 +225,17 @@ def test_steps_that_do_not_lower_the_cost_end_and_the_needed_budget_is_known() -
     assert governor.effort.times < 16
 
 
+def test_minute_within_the_budget_leads_to_no_further_step_that_does_not_help() -> None:
+    """Cost 0.95 to 1.3 %, whatever the effort: after a first step, the next one is tried only after two verdicts."""
+    costs, governor, spent_s, efforts = (0.013, 0.0095, 0.0125, 0.0095), Governor(BUDGET, 0, 0), 0.0, list[int]()
+    governor.check_cost(14, 0, lambda: 0)
+    for minute in range(8):
+        spent_s += 60 * costs[minute % len(costs)]
+        governor.check_cost(14 + 60 * (minute + 1), spent_s, lambda: 0)
+        efforts.append(governor.effort.times)
+    assert efforts == [2] * 6 + [3] * 2
+
+
 def test_more_is_not_tried_while_memory_is_nearly_used_up() -> None:
     minutes = iter(range(10_000))
     said = lived(lambda _, __: 0.001, 60, lambda _: (195 + 6 * (not next(minutes))) * MB)[0]

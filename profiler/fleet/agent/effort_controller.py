@@ -45,6 +45,10 @@ _CHEAP = 0.25
 """Maximum cost of the agent's samples, relative to its constant cost, at which the effort is not reduced further if the
 constant cost alone exceeds the budget.
 """
+_FORGOTTEN = 10
+"""Number of minutes in a row within the budget after which the governor no longer knows that a reduction of the effort
+did not help. A single one does not count: by chance, minutes cost a quarter more or less.
+"""
 _HELPED = 0.95
 """Maximum ratio of the agent's cost after a reduction of the effort to its cost before, for the reduction to count as
 useful.
@@ -159,7 +163,7 @@ class Governor:
         self._memory_before = 0
         self._cpu_before = self._work_before = 0.0
         self._was_fixed = False
-        self._useless, self._useless_most = 0, 2
+        self._useless, self._useless_most, self._calm = 0, 2, 0
         self._settled = now + SETTLING * budget.every_s
         self._begin(now, spent_s)
 
@@ -206,7 +210,7 @@ class Governor:
         self.budget = budget
         self._times_retry, self._processes_retry = _RetryDelay(), _RetryDelay()
         self._memory_before = 0
-        self._keep_times()
+        self._forget_reduction()
         self._settled = min(self._settled, now + FIRST_SETTLING * budget.every_s)
         self._begin(now, spent_s)
         cpu = self.cpu
@@ -246,9 +250,15 @@ class Governor:
         return next((each for each in by_importance if each in (times, processes)), BudgetVerdict.NOTHING)
 
     def _keep_times(self) -> BudgetVerdict:
+        """Forget what the last reduction of the effort saved, if _FORGOTTEN minutes in a row were within the budget."""
+        self._calm += 1
+        if self._calm >= _FORGOTTEN:
+            self._forget_reduction()
+        return BudgetVerdict.NOTHING
+
+    def _forget_reduction(self) -> None:
         self._cpu_before, self._useless, self._useless_most = 0.0, 0, 2
         self._was_fixed = False
-        return BudgetVerdict.NOTHING
 
     def _may_reduce(self, cpu: float) -> bool:
         """Return True if a part of a minute is enough to reduce the effort again.
@@ -264,6 +274,7 @@ class Governor:
         return cpu <= _HELPED * self._cpu_before
 
     def _fewer_times(self) -> BudgetVerdict:
+        self._calm = 0
         was_fixed, self._was_fixed = self._was_fixed, self._is_mostly_fixed(self.cpu)
         if self._was_fixed and not was_fixed:  # files may have been read for the first time in this minute
             return BudgetVerdict.NOTHING
@@ -330,6 +341,7 @@ class Governor:
         if not (self._stride and within and (self._is_sure() or self._times_retry.is_over)):
             return BudgetVerdict.NOTHING
         self._stride -= 1
+        self._forget_reduction()
         self._times_retry.note_rise()
         return BudgetVerdict.MORE
 
