@@ -28,7 +28,7 @@ from bench.agent import interval
 from bench.attackers import Sender
 from bench.fleet import bodies
 from bench.served import served
-from pyprof.exporters.encoding import encode_data, encode_number, encode_packed
+from pyprof.exporters.protobuf_encoding import encode_data, encode_number, encode_packed
 
 _TEXTS, _LETTERS = 100_000, 1040
 _PAUSE_S, _BETWEEN_S = 0.02, 1.5

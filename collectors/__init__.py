@@ -1,6 +1,7 @@
 """The sources of samples.
 
-base                The protocol of a collector, which produces batches of samples until it is stopped
+base                The protocol of a collector, which produces batches of samples until it is stopped, and the
+                    histogram of its pauses
 batch_builder       A builder of batches with their stack copies, and the division of batches at flushes
 bpf/                Samples taken by a program in the kernel (BPF)
 cpu_accounts        Processor time of the recorded processes as the kernel accounts it

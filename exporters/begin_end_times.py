@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.model.analysis.sample_filter import timed
-from pyprof.model.columns import Tree, distinct
+from pyprof.model.integer_columns import distinct
+from pyprof.model.prefix_tree import Tree
 from pyprof.model.profile import Profile
 from pyprof.records import replace
 

@@ -20,9 +20,9 @@ import numpy.typing as npt
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.depth_limit import distinct_stacks, limit_stack_depth
 from pyprof.exporters.display_names import UNKNOWN, Level, count_column, frame_levels, root_names, script_name
-from pyprof.exporters.encoding import CONTROLS, DIRECTIONS
-from pyprof.model.columns import rewrite
+from pyprof.model.prefix_tree import rewrite
 from pyprof.model.profile import Profile
+from pyprof.model.untrusted_text import CONTROLS, DIRECTIONS
 
 _BREAKS = re.compile(f"[;{CONTROLS}{DIRECTIONS}]")
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}

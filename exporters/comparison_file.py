@@ -9,12 +9,11 @@ from collections.abc import Callable
 from os import PathLike, fspath
 from typing import BinaryIO
 
-from pyprof.comparison.result import Amount, Comparison, both
-from pyprof.comparison.unsampled_parts import SampledSide
+from pyprof.comparison.result import Amount, Comparison, SampledSide, both
 from pyprof.errors import OutputError, UsageError
 from pyprof.exporters import output_file
-from pyprof.exporters.encoding import dump_json, encode_text
 from pyprof.model.analysis.function_costs import Function
+from pyprof.model.untrusted_text import dump_json, encode_text
 
 Writer = Callable[[Comparison, BinaryIO], None]
 

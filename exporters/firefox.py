@@ -35,10 +35,11 @@ from pyprof.exporters.begin_end_times import (
     sample_lengths,
 )
 from pyprof.exporters.display_names import UNKNOWN, Level, frame_functions, labelled_name, module_name
-from pyprof.exporters.encoding import dump_json
 from pyprof.model.analysis.function_costs import Function
-from pyprof.model.columns import Tree, distinct, rewrite
+from pyprof.model.integer_columns import distinct
+from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile, ThreadInfo
+from pyprof.model.untrusted_text import dump_json
 
 WAITS = (
     *("sleeping", "uninterruptible sleep", "stopped", "stopped by a debugger", "idle", "woken"),

@@ -30,8 +30,9 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.display_names import Level, frame_functions, module_name, script_name
 from pyprof.model.analysis.function_costs import PASSED_ON, START_UP, Function, are_application, is_application_file
 from pyprof.model.analysis.line_costs import SourceText
-from pyprof.model.columns import Tree, numbered, rewrite
+from pyprof.model.integer_columns import numbered
 from pyprof.model.marker_frames import UNSAMPLED
+from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.records import dataclass, field
 

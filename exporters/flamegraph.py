@@ -22,12 +22,12 @@ from typing import Any, BinaryIO
 
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.display_names import labelled_name
-from pyprof.exporters.encoding import clean_text, dump_json
 from pyprof.exporters.flame_tree import build_flame_tree
 from pyprof.exporters.page_samples import pack_samples
 from pyprof.model.analysis.function_costs import Function
 from pyprof.model.profile import Profile
 from pyprof.model.reason_lookup import format_message
+from pyprof.model.untrusted_text import clean_text, dump_json
 from pyprof.model.walk_result import Trust
 
 LIBRARIES = ("dispatch", "timer", "ease", "color", "interpolate", "format", "selection", "transition", "drag", "zoom")

@@ -19,9 +19,10 @@ from typing import BinaryIO
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.depth_limit import distinct_stacks, limit_stack_depth
 from pyprof.exporters.display_names import UNKNOWN
-from pyprof.exporters.encoding import encode_data, encode_number, encode_packed, encode_text, encode_varint
+from pyprof.exporters.protobuf_encoding import encode_data, encode_number, encode_packed, encode_varint
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.thread_identity import ProcessKey
+from pyprof.model.untrusted_text import encode_text
 
 # Field numbers of ProfilesDictionary.
 MAPPING, LOCATION, FUNCTION, LINK, STRING, ATTRIBUTE, STACK = range(1, 8)

@@ -24,11 +24,12 @@ from typing import BinaryIO
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.depth_limit import distinct_stacks, limit_stack_depth
 from pyprof.exporters.display_names import UNKNOWN
-from pyprof.exporters.encoding import dump_json, encode_data, encode_number, encode_packed, encode_text, encode_varint
+from pyprof.exporters.protobuf_encoding import encode_data, encode_number, encode_packed, encode_varint
 from pyprof.model import stack_digest
 from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.summary import Summary
+from pyprof.model.untrusted_text import dump_json, encode_text
 from pyprof.model.walk_result import Trust
 
 # Field numbers of message Profile.

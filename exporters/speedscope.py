@@ -23,9 +23,9 @@ from pyprof.errors import OutputError
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.depth_limit import limit_stack_depth
 from pyprof.exporters.display_names import frame_functions, module_name, root_names, thread_name
-from pyprof.exporters.encoding import clean_text, dump_json
 from pyprof.model.analysis.function_costs import Function
 from pyprof.model.profile import Profile
+from pyprof.model.untrusted_text import clean_text, dump_json
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 UNITS = frozenset({"nanoseconds", "microseconds", "milliseconds", "seconds", "bytes"})

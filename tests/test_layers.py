@@ -45,7 +45,7 @@ SHARED = {"linux", "targets"} | {
 }
 """The modules and packages that "shared" stands for in the table of packages."""
 
-FORMAT_MODULES = ("pyprof.objfile.elf", "pyprof.objfile.pe", "pyprof.objfile.missing_file")
+FORMAT_MODULES = ("pyprof.objfile.elf", "pyprof.objfile.pe")
 ELF_MEANT: dict[str, str] = {
     "collectors/postmortem/": "core files are ELF files, and lay processes out by program headers",
     "collectors/bpf/bpf_object.py": "a compiled BPF program is an ELF file",

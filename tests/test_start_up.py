@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HEAVY = {
-    "numpy.ma": "10 ms; model/columns.py does without",
+    "numpy.ma": "10 ms; model/prefix_tree.py does without",
     "numpy.random": "20 ms; nothing needs it",
     "dataclasses": "compiles what it makes when it is imported; records.py does not",
     "_hashlib": "loads OpenSSL",

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.columns import among
+from pyprof.model.integer_columns import among
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.walk_result import Trust, Walk, lookup_pc
 from pyprof.records import dataclass

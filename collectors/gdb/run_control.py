@@ -20,9 +20,9 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
+from pyprof.collectors.base import PauseLog
 from pyprof.collectors.gdb.stub import StopReply, Stub, ThreadId
 from pyprof.errors import ConnectionLost, NotTraceable, RemoteError
-from pyprof.model.pause_histogram import PauseLog
 from pyprof.model.reason_lookup import Note, make_note
 
 HALT_TIMEOUT_S = 3.0

@@ -22,7 +22,7 @@ from pyprof.collectors.offcpu.interval_matching import (
     merge_gaps,
 )
 from pyprof.collectors.switch_events import ENDED, I64, Gap, Mask, ThreadEvents
-from pyprof.model.columns import distinct
+from pyprof.model.integer_columns import distinct
 from pyprof.records import dataclass, field, replace
 
 Pool = dict[tuple[int, bool, int], tuple[int, int]]

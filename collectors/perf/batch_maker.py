@@ -31,7 +31,7 @@ from pyprof.collectors.perf.tracked_processes import TrackedProcesses
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace
-from pyprof.model.columns import among, distinct
+from pyprof.model.integer_columns import among, distinct
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
 from pyprof.options import CollectOptions
 from pyprof.records import dataclass, replace

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from pyprof.collectors.base import PauseLog
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, Lane
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.interrupted_syscalls import INTERRUPTED, BlockedCall, InterruptedCalls, ShortCall
@@ -34,7 +35,6 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.marker_frames import Blocked
-from pyprof.model.pause_histogram import PauseLog
 from pyprof.model.sample_batch import SampleKind
 from pyprof.options import CollectOptions
 

@@ -5,8 +5,8 @@ asyncio_tasks             asyncio tasks that await the running task, read from t
 bpf_frame_rows            Decoder of the frames that the BPF program has copied, and the offsets that the program needs
 checked_runtime           A CPython runtime that was checked against the live process: layout, interpreters, threads
 code_objects              Code objects: their names, their line tables, and a cache of those that no stop has to read
-debug_offsets             _PyRuntime: the search for its address, and the table of offsets at its start (CPython 3.13
-                          and later)
+debug_offsets             The table of structure offsets (_Py_DebugOffsets) at the start of _PyRuntime (CPython 3.13 and
+                          later)
 detection                 Detection of CPython in a process, and the search for its runtime, repeated when its modules
                           change
 frame_copier              Copying a Python thread's frames while the thread is stopped
@@ -17,10 +17,10 @@ frames_by_evaluator_call  Grouping of copied frames into runs: the frames of one
 greenlet_cframes          Suspended greenlets of CPython 3.11, by the CFrames on a C stack or in rows of the BPF program
 greenlets                 Suspended greenlets on a thread's C stack, by entry frames (CPython 3.12 and later) or by
                           CFrames
-interpreter               CPython as an interpreters.base.Interpreter
+interpreter               CPython as an interpreter, and the CPython of one process: its runtime, threads and frames
 layout                    Offsets of the CPython structures that the profiler reads, by version and build
 object_reads              Reads of words, Python objects and local variables in another process. All reads are bounded
-process                   The CPython of one process: it finds the runtime, lists threads, and reads frames
+runtime_location          The search for CPython's runtime (_PyRuntime) in the modules of a process
 stop_snapshot             The data that one stop copies of a Python thread: frames, chunks of its data stack, and memory
                           that is read ahead
 threads                   Thread states of one CPython by the kernel's tid, and the names that Python gave to threads

@@ -14,8 +14,14 @@ from collections.abc import Callable
 
 from pyprof.interpreters.base import NotBegun
 from pyprof.interpreters.cpython.checked_runtime import Runtime, UnreadRuntime, UnsettledRuntime, open_runtime
-from pyprof.interpreters.cpython.debug_offsets import WANTED, Located, find_old_python, list_candidates, locate_in_file
 from pyprof.interpreters.cpython.object_reads import Memory
+from pyprof.interpreters.cpython.runtime_location import (
+    WANTED,
+    Located,
+    find_old_python,
+    list_candidates,
+    locate_in_file,
+)
 from pyprof.interpreters.detection_symbols import KnownSymbols, find_anchor
 from pyprof.model.address_space import VDSO, AddressSpace, Module
 from pyprof.records import replace

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pyprof.interpreters.cpython.layout import NONE, Layout, ObjectLayout
 from pyprof.model.address_space import ReadMemory
 from pyprof.model.interpreter_frame_reading import Gather, Span
-from pyprof.model.secret_text import REDACTED, looks_secret, without_secrets
+from pyprof.model.untrusted_text import REDACTED, looks_secret, without_secrets
 
 _U64 = struct.Struct("<Q").unpack
 _U32 = struct.Struct("<I").unpack

@@ -92,7 +92,7 @@ def run(argv: Sequence[str]) -> int:
         return code
     except PyprofError as error:
         if getattr(arguments, "log", "text") == "json":
-            from pyprof.cli.log_lines import log_failure
+            from pyprof.cli.terminal_output import log_failure
 
             log_failure(error)
         else:

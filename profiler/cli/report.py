@@ -259,7 +259,7 @@ def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
 
         profile = without_idle(profile)
     if arguments.native is not None:
-        from pyprof.session.pipeline.native_frame_views import viewed
+        from pyprof.session.pipeline.shown_frames import viewed
 
         profile = viewed(profile, arguments.native)
     return without_recursion(profile) if arguments.collapse_recursion else profile
@@ -271,8 +271,8 @@ _NOT_KNOWN = "What is missing is not known: a recording says it at its end."
 
 
 def _lines(profile: Profile, ended: bool, arguments: argparse.Namespace) -> Iterable[str]:
-    from pyprof.cli.function_tables import relations, top
     from pyprof.cli.terminal_summary import lacking_modules
+    from pyprof.cli.terminal_tables import relations, top
 
     width = min(max(shutil.get_terminal_size().columns, 60), 120)
     if arguments.missing:
@@ -287,7 +287,7 @@ def _lines(profile: Profile, ended: bool, arguments: argparse.Namespace) -> Iter
 
 
 def _source(profile: Profile, arguments: argparse.Namespace, width: int) -> Iterable[str]:
-    from pyprof.cli.source_table import Annotation, annotated, dearest_lines
+    from pyprof.cli.terminal_tables import Annotation, annotated, dearest_lines
     from pyprof.symbolize.resymbolize import Places
     from pyprof.symbolize.source_files import SourceFiles
     from pyprof.tools.report_tasks import FunctionCode

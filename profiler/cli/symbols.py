@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
                 out.write(last.text)
 
         if arguments.upload:
-            upload = import_module("pyprof.fleet.cli.symbol_upload").upload
+            upload = import_module("pyprof.fleet.wire.push_client").upload
             upload(arguments.upload, arguments.token_file, write)
         else:
             output_files.check_writable(path)

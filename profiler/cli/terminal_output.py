@@ -1,4 +1,6 @@
-"""Output of lines for people. Names come from the target, so characters that move the cursor or forge a line are
+"""Output of lines for people, and lines of the log of an agent or a server.
+
+Names come from the target, so characters that move the cursor or forge a line are
 escaped.
 """
 
@@ -9,12 +11,16 @@ import io
 import os
 import re
 import sys
-from collections.abc import Sequence
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn, TextIO
 
+from pyprof.cli import terminal_output
 from pyprof.errors import PyprofError
-from pyprof.exporters.encoding import CONTROLS, DIRECTIONS
+from pyprof.model.untrusted_text import CONTROLS, DIRECTIONS
 
 _CONTROL = re.compile(f"[{CONTROLS}{DIRECTIONS}\ud800-\udfff]")
 _PROCESS = re.compile(r"\bprocess (\d+)\b")
@@ -46,7 +52,7 @@ def json(document: object, option: int = 0) -> None:
     """
     import orjson
 
-    from pyprof.exporters.encoding import dump_json
+    from pyprof.model.untrusted_text import dump_json
 
     sys.stdout.flush()
     sys.stdout.buffer.write(dump_json(document, option | orjson.OPT_APPEND_NEWLINE))
@@ -154,3 +160,58 @@ def tolerate_encodings() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+_DELETE = "\x7f"
+
+
+class Log:
+    """The agent's log; write receives a line without its end."""
+
+    def __init__(self, write: Callable[[str], None], as_json: bool) -> None:
+        self._write, self._as_json = write, as_json
+        self._lock = threading.Lock()
+
+    def __call__(self, level: str, event: str, **fields: object) -> None:
+        with self._lock:
+            self._write(self._json(level, event, fields) if self._as_json else self._text(level, event, fields))
+
+    def _json(self, level: str, event: str, fields: dict[str, object]) -> str:
+        from pyprof.model.untrusted_text import dump_json
+
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        line = dump_json({"time": when, "level": level, "event": event, **fields}).decode()
+        # the writer would escape such characters as Python does, which is not JSON
+        return line.replace(_DELETE, r"\u007f")
+
+    def _text(self, level: str, event: str, fields: dict[str, object]) -> str:
+        words = [f"{name.replace('_', ' ')} {_word(value)}" for name, value in fields.items()]
+        sign = "" if level == "info" else f"{level}: "
+        return f"{sign}{event}{': ' if words else ''}{', '.join(words)}"
+
+
+def log_thread_failures(log: Log) -> None:
+    """Write a line to the log, in place of Python's traceback, if an unexpected error ends a thread of this process."""
+
+    def write(failed: threading.ExceptHookArgs) -> None:
+        name = failed.thread.name if failed.thread is not None else ""
+        place = traceback.extract_tb(failed.exc_traceback)[-1:]
+        where = "".join(f"{frame.filename}:{frame.lineno}" for frame in place)
+        log("error", "thread failed", thread=name, error=f"{failed.exc_type.__name__}: {failed.exc_value}", where=where)
+
+    threading.excepthook = write
+
+
+def log_failure(error: PyprofError) -> None:
+    """Write why a command with `--log json` failed as a line of its log."""
+    from pyprof.model.reason_lookup import find_hint
+
+    Log(lambda text: terminal_output.line(text, sys.stderr), True)(
+        "error", "failed", error=error.message, hint=find_hint(error)
+    )
+
+
+def _word(value: object) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{name}: {count}" for name, count in value.items())
+    return f"{value:,}" if isinstance(value, int) else str(value)

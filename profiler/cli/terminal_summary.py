@@ -6,8 +6,8 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 
-from pyprof.cli.function_tables import NATIVE_INCLUDED, FunctionTables, function_tables
 from pyprof.cli.terminal_output import advice, printable
+from pyprof.cli.terminal_tables import NATIVE_INCLUDED, FunctionTables, function_tables
 from pyprof.cli.text_format import (
     duration,
     function_names,

@@ -185,6 +185,6 @@ class WindowWriter:
 def _write_summary(summary: Summary, out: Any) -> None:
     import orjson
 
-    from pyprof.exporters.encoding import dump_json
+    from pyprof.model.untrusted_text import dump_json
 
     out.write(dump_json(summary.to_json(), orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

@@ -7,5 +7,4 @@ compare            Makes a Comparison of two profiles
 function_matching  Finds the functions that both profiles have in common
 result             The Comparison: amounts before and after, of each function; both sides as one profile
 significance       Tests which changes between two recordings are significant, by the costs in slices of time
-unsampled_parts    Shares unsampled time among functions, and finds the ranges of their costs
 """

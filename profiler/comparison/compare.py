@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.comparison.function_matching import Matching, matching
-from pyprof.comparison.result import Amount, Change, Comparison, Scale, scale_of
+from pyprof.comparison.result import Amount, Change, Comparison, SampledSide, Scale, sampled_side, scale_of
 from pyprof.comparison.significance import F64, MIN_SAMPLES, Evidence, Judgement, Stacks, Sums, judge, slices_of
-from pyprof.comparison.unsampled_parts import SampledSide, sampled_side
 from pyprof.errors import UsageError
 from pyprof.model.analysis.sample_filter import timed
 from pyprof.model.profile import Profile, ValueType

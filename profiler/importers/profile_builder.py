@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from pyprof.errors import FormatError, UsageError
 from pyprof.model.analysis.stack_quality import summary_of_part, without_evidence
-from pyprof.model.columns import MAX_SUM, Tree, largest_sum
+from pyprof.model.integer_columns import MAX_SUM, largest_sum
+from pyprof.model.prefix_tree import Tree
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.reason_lookup import Note
 from pyprof.model.summary import Summary

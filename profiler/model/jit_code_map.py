@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.columns import distinct
+from pyprof.model.integer_columns import distinct
 from pyprof.records import dataclass
 
 Flags = npt.NDArray[np.bool_]

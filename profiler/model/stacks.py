@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.columns import rewrite
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.marker_frames import (
     CUTS,
@@ -29,6 +28,7 @@ from pyprof.model.marker_frames import (
     Mark,
     MarkKind,
 )
+from pyprof.model.prefix_tree import rewrite
 from pyprof.model.profile import FrameKind
 from pyprof.model.walk_result import SharedFrames, StackEnd, Trust, Walk, unpacked
 from pyprof.records import dataclass, field

@@ -15,7 +15,6 @@ jitdump               A reader of jitdump files
 loaded_images         The object file behind an address: proved to be the mapped one, with its load bias
 mapped_file_search    Search for the local file that the target has mapped
 minidump              Minidumps and microdumps: crash dumps of Windows, Breakpad and Crashpad
-missing_file          The object file of a module whose file is missing
 object_file_opening   Opens object files of any format
 pe                    Windows modules that Wine has mapped, read from memory
 symbol_servers        Clients of HTTP servers: Breakpad symbol files by NAME/ID, debug files by build ID (debuginfod),

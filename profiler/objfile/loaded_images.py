@@ -15,7 +15,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace, Module, StatedId
 from pyprof.model.reason_lookup import problem, problem_counted
-from pyprof.objfile.base import ObjectFile
+from pyprof.objfile.base import AbsentFile, ObjectFile
 from pyprof.objfile.breakpad.records import is_stated
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
@@ -24,7 +24,6 @@ from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import read_build_id, read_vdso_image, rebuild_image
 from pyprof.objfile.file_opener import Rights, current_opener
 from pyprof.objfile.mapped_file_search import Identity, find_bias, find_candidates, identify, is_accepted
-from pyprof.objfile.missing_file import AbsentFile
 from pyprof.objfile.pe import PeFile, PeImage, find_windows_module
 from pyprof.records import dataclass, field
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pyprof.errors import FormatError, RecordingError
 from pyprof.model.analysis.merge import clip_gaps
 from pyprof.model.analysis.stack_quality import summary_of_part
-from pyprof.model.columns import MAX_SUM, largest_sum
+from pyprof.model.integer_columns import MAX_SUM, largest_sum
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, Span, ThreadInfo, ValueType
 from pyprof.model.reason_lookup import make_note

@@ -10,7 +10,7 @@ from os import PathLike, fspath
 import numpy as np
 
 from pyprof.errors import FormatError, RecordingError
-from pyprof.exporters.encoding import dump_json
+from pyprof.model.untrusted_text import dump_json
 from pyprof.recording.checked_rows import TableRows, check_reference
 from pyprof.recording.column_blocks import I64, Blocks, FrameColumns, FunctionName, LineColumns, unpack_columns
 from pyprof.recording.reader import KEYS, MAX_VALUES, to_unsigned

@@ -24,10 +24,9 @@ from pyprof.runtime_code.jit_code_registry import RuntimeCode
 from pyprof.session.pipeline.batch_to_stacks import Interning
 from pyprof.session.pipeline.interpreter_merge import ChainMerger
 from pyprof.session.pipeline.interpreter_readers import Runtimes
-from pyprof.session.pipeline.native_frame_views import is_interpreted
 from pyprof.session.pipeline.profile_assembly import SOURCE_BUDGET_S, assemble
 from pyprof.session.pipeline.sample_windows import HERE, Clock, Recorder, Window
-from pyprof.session.pipeline.shown_frames import view, with_compiled
+from pyprof.session.pipeline.shown_frames import is_interpreted, view, with_compiled
 from pyprof.session.pipeline.unsampled_time import with_unseen
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Described

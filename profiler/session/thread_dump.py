@@ -1,4 +1,4 @@
-"""The current stacks of all threads of a live process, or of a target behind a GDB stub.
+"""The current stacks of all threads of a live process, or of a target behind a GDB stub, as values.
 
 Another process unwinds them and resolves names, as in a recording (session/worker/).
 """
@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Self
 
 from pyprof.collectors.base import Collector, Feedback
@@ -22,9 +22,9 @@ from pyprof.errors import UsageError
 from pyprof.interpreters.base import Detected
 from pyprof.interpreters.function_numbers import UNREAD
 from pyprof.model.interpreter_frames import FunctionPlace
-from pyprof.model.profile import Frame, Profile, ThreadInfo
+from pyprof.model.marker_frames import MarkKind
+from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind
-from pyprof.model.thread_stacks import FrameDetail, ThreadStack, thread_stacks
 from pyprof.model.walk_result import StackEnd
 from pyprof.objfile.file_opener import read_file, rights_below
 from pyprof.options import CollectOptions, DumpOptions, RemoteOptions
@@ -35,6 +35,95 @@ from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient
 from pyprof.session.worker.messages import Extent, NamingOptions
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_process import Start, spawned
+
+
+@dataclass(frozen=True, slots=True)
+class FrameDetail:
+    """Details of an interpreter frame, such as its local variables.
+
+    Attributes:
+        language: Language of the function.
+        source: Source line of the frame, "" if it cannot be read.
+        locals: Values of local variables by name, None if they were not requested or the thread has run meanwhile.
+    """
+
+    language: str = ""
+    source: str = ""
+    locals: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """One thread with its state and its stack at one moment.
+
+    Attributes:
+        info: The thread.
+        state: "running", "sleeping", ... as the kernel reports it.
+        end: Why the stack ended.
+        frames: Innermost first, without markers and without the frames of a wait.
+        merge: How interpreter frames and native ones could not be merged, "" if all were.
+        known: Flags of the sample (SampleState).
+        details: Details of each interpreter frame, innermost first; empty if nothing was read.
+    """
+
+    info: ThreadInfo
+    state: str
+    end: StackEnd
+    frames: tuple[Frame, ...]
+    merge: str = ""
+    known: int = 0
+    details: tuple[FrameDetail, ...] = ()
+
+    @property
+    def tid(self) -> int:
+        """Tid of the thread."""
+        return self.info.tid
+
+    @property
+    def name(self) -> str:
+        """Name of the thread, as the kernel has it."""
+        return self.info.name
+
+    @property
+    def whole(self) -> bool:
+        """True if the stack reaches the thread's first function."""
+        return self.end is StackEnd.ROOT
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The names of all functions on the stack, innermost first, with inlined ones."""
+        return tuple(
+            name for frame in self.frames for name in ([line.function for line in frame.lines] or [frame.title])
+        )
+
+    @property
+    def interpreted(self) -> tuple[Frame, ...]:
+        """The interpreter frames of the stack, to which `details` corresponds."""
+        return tuple(frame for frame in self.frames if frame.kind == FrameKind.INTERPRETER)
+
+
+def thread_stacks(profile: Profile, states: Mapping[int, str]) -> Iterator[ThreadStack]:
+    """Yield the stack of each thread, from its last sample.
+
+    Args:
+        profile: The profile.
+        states: States by tid.
+    """
+    threads = profile.thread.tolist()
+    last = dict(zip(threads, profile.stack.tolist(), strict=True))
+    known = dict(zip(threads, profile.state.tolist(), strict=True)) if profile.state is not None else {}
+    for index, info in enumerate(profile.threads):
+        path = profile.path(last[index])
+        end, merge = StackEnd.ROOT if path else StackEnd.UNREADABLE, ""
+        while path and (mark := path[0].mark) is not None:
+            path.pop(0)
+            if mark.kind is MarkKind.MERGE:
+                merge = mark.title.strip("[]")
+            elif mark.kind is MarkKind.CUT:
+                end = mark.end
+        frames = tuple(frame for frame in reversed(path) if frame.kind != FrameKind.KERNEL)  # `state` tells it
+        yield ThreadStack(info, states.get(info.tid, "running"), end, frames, merge, known.get(index, 0))
+
 
 _MAX_BATCHES = 12
 """Maximum number of batches of a dump that are taken while some stacks are still truncated."""

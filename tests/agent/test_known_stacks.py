@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.encoding import encode_data as field
+from pyprof.exporters.protobuf_encoding import encode_data as field
 from pyprof.importers import pprof, pprof_tables
 from pyprof.importers.profile_builder import About, Builder
 from pyprof.importers.protobuf import group_fields

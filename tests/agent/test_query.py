@@ -9,8 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from pyprof.cli.log_lines import Log, log_thread_failures
-from pyprof.cli.terminal_output import printable
+from pyprof.cli.terminal_output import Log, log_thread_failures, printable
 from pyprof.fleet.systemd import Notifier
 from pyprof.records import replace
 from tests.agent.filled import MINUTE_NS, opened, segment

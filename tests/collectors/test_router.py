@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pyprof.collector_control import FlushProtocol
-from pyprof.collectors.base import CollectorRefused, CollectorStats, Feedback
+from pyprof.collectors.base import CollectorRefused, CollectorStats, Feedback, Pauses
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.cpu_accounts import Account
 from pyprof.collectors.perf.collector import NEVER_STOPPED
@@ -27,7 +27,6 @@ from pyprof.collectors.routing.router import Router
 from pyprof.collectors.routing.stop_fallback import sum_stats
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError
 from pyprof.model.arch import X86_64
-from pyprof.model.pause_histogram import Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reason_lookup import Note
 from pyprof.model.sample_batch import SampleBatch

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from pyprof.exporters.display_names import frame_levels, process_name, thread_name
-from pyprof.exporters.encoding import clean_text
 from pyprof.model.profile import Profile
+from pyprof.model.untrusted_text import clean_text
 from tests.exporters.support import PLAIN
 
 Paths = dict[tuple[str, ...], float]

@@ -13,9 +13,9 @@ from hypothesis import assume, given
 from pyprof.errors import OutputError
 from pyprof.exporters.begin_end_times import IN_SEQUENCE
 from pyprof.exporters.display_names import frame_levels
-from pyprof.exporters.encoding import clean_text
 from pyprof.model.analysis.sample_filter import timed
 from pyprof.model.profile import Frame, Profile, ThreadInfo, ValueType
+from pyprof.model.untrusted_text import clean_text
 from tests.exporters.profiles import PERIOD_NS, START_NS, Builder, code, deep, golden, profiles
 from tests.exporters.support import PLAIN, export
 from tests.exporters.trace_event import Thread, Trace, read

@@ -17,10 +17,10 @@ from hypothesis import assume, given
 
 from pyprof.exporters.begin_end_times import IN_SEQUENCE
 from pyprof.exporters.display_names import frame_levels
-from pyprof.exporters.encoding import clean_text
 from pyprof.exporters.firefox import CATEGORIES, WAITS, breakpad_id
 from pyprof.model.analysis.sample_filter import timed
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile, ThreadInfo, ValueType
+from pyprof.model.untrusted_text import clean_text
 from pyprof.model.walk_result import Trust
 from pyprof.symbolize.kernel_symbols import _STATES
 from tests.exporters.firefox_profile import FirefoxProfile, read

@@ -20,9 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.exporters.display_names import frame_levels
-from pyprof.exporters.encoding import clean_text
 from pyprof.exporters.flamegraph import LIBRARIES, SCRIPTS, _asset
 from pyprof.model.profile import Profile
+from pyprof.model.untrusted_text import clean_text
 from tests.exporters.profiles import EVIL, Builder, code, deep, golden, profiles, wide
 from tests.exporters.support import PLAIN, PROCESSES, THREADS, export
 

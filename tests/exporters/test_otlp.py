@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 
 from pyprof.exporters.display_names import frame_levels
-from pyprof.exporters.encoding import clean_text
 from pyprof.model.profile import Profile
+from pyprof.model.untrusted_text import clean_text
 from pyprof.records import replace
 from tests.exporters.profiles import LABELS, LIBC, Builder, code, golden, profiles
 from tests.exporters.support import PLAIN, export

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from pyprof.exporters.encoding import encode_varint
 from pyprof.exporters.pprof import order_modules
+from pyprof.exporters.protobuf_encoding import encode_varint
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import ModuleInfo, Profile
 from pyprof.symbolize.symbolizer import make_marker_frame as merge_marker

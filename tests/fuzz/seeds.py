@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyprof.exporters.encoding import encode_data, encode_number
+from pyprof.exporters.protobuf_encoding import encode_data, encode_number
 from pyprof.fleet.agent import control_socket
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile

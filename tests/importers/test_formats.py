@@ -12,8 +12,8 @@ import pytest
 import pyprof
 from pyprof.errors import RecordingError
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.encoding import encode_data, encode_number, encode_varint
 from pyprof.exporters.page_samples import pack_samples
+from pyprof.exporters.protobuf_encoding import encode_data, encode_number, encode_varint
 from pyprof.importers import pprof
 from pyprof.importers.pprof import LOCATION, SAMPLE
 from pyprof.importers.registry import load

@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from pyprof.errors import FormatError
-from pyprof.exporters.encoding import encode_data, encode_number, encode_packed
+from pyprof.exporters.protobuf_encoding import encode_data, encode_number, encode_packed
 from pyprof.importers import otlp, pprof, pyroscope_parca_requests
 from pyprof.importers.profile_builder import PushedProfile, split_by_value_type
 from pyprof.model.profile import FrameKind, Profile, ValueType

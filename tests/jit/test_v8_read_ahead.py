@@ -17,9 +17,8 @@ from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.jit_code_registry import RuntimeCode
-from pyprof.runtime_code.v8.js_frames import UNREAD
+from pyprof.runtime_code.v8.js_frames import UNREAD, find_calls
 from pyprof.runtime_code.v8.managed_runtime import MIN_REST_NS, V8Code
-from pyprof.runtime_code.v8.stack_calls import find_calls
 from tests.jit.js_engine import BASE, BASELINE, CODE, MadeHeap
 from tests.jit.memory import Memory
 from tests.unwind.made_stacks import MadeLane, batch_of

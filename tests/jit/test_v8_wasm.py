@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.runtime_code.v8.wasm import find_wasm_function, read_wasm_functions
+from pyprof.runtime_code.v8.functions import find_wasm_function, read_wasm_functions
 from tests.jit.memory import Memory
 from tests.live.support.recording import Recording, record, running
 from tests.support import need

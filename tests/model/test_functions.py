@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hypothesis import given
 
-from pyprof.cli.function_tables import function_tables, top
+from pyprof.cli.terminal_tables import function_tables, top
 from pyprof.model.analysis.function_costs import Cost, Function, costs, functions_of, lock_costs
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.model.pause_histogram import BUCKETS, PauseLog, bucket_of, middle_of
+from pyprof.collectors.base import BUCKETS, PauseLog, bucket_of, middle_of
 
 
 @given(st.integers(0, 1 << 44))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.model.columns import Tree, rewrite
+from pyprof.model.prefix_tree import Tree, rewrite
 
 
 def grown(*stacks: str) -> tuple[Tree, list[int]]:

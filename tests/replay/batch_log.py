@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.base import Collector, CollectorStats, Feedback
+from pyprof.collectors.base import BUCKETS, Collector, CollectorStats, Feedback, Pauses
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace, Module, ReadMemory
@@ -37,7 +37,6 @@ from pyprof.model.address_space import Mapping as ModuleMapping
 from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.marker_frames import Blocked, KernelFrame
-from pyprof.model.pause_histogram import BUCKETS, Pauses
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reason_lookup import make_note, parse_note
 from pyprof.model.sample_batch import Piece, SampleBatch, StackSlab

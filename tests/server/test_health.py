@@ -19,7 +19,7 @@ from pyprof.errors import UsageError
 from pyprof.fleet.server import lifecycle
 from pyprof.fleet.server.authorization import INTERVAL_S, STATUS, UNLOGGED, RefusalLog
 from pyprof.fleet.server.config import ServerConfig
-from pyprof.fleet.server.health_checks import DISK_FULL, FAILURES, STORE_FAILED, ServerHealth
+from pyprof.fleet.server.health_and_metrics import DISK_FULL, FAILURES, STORE_FAILED, ServerHealth
 from pyprof.fleet.server.store.sql_engine import StoreError
 from pyprof.records import replace
 from tests.server.cluster import cluster
@@ -74,7 +74,7 @@ def test_check_that_hangs_is_a_failure_and_delays_no_other_check(monkeypatch: py
         ended.set()
 
     health = ServerHealth({DISK_FULL: check, STORE_FAILED: passed.set}, log)
-    monkeypatch.setattr("pyprof.fleet.server.health_checks.MAX_CHECK_S", 0.0)
+    monkeypatch.setattr("pyprof.fleet.server.health_and_metrics.MAX_CHECK_S", 0.0)
     health.start()
     try:
         assert passed.wait(60)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.exporters.encoding import encode_data
+from pyprof.exporters.protobuf_encoding import encode_data
 from pyprof.fleet.server.ingest.foreign_pushes import ForeignPush
 from pyprof.records import replace
 from tests.exporters.profiles import golden

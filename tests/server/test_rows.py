@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.encoding import encode_data, encode_number
+from pyprof.exporters.protobuf_encoding import encode_data, encode_number
 from pyprof.fleet.server.ingest.indexer import Indexer, Retention
 from pyprof.fleet.server.ingest.segment_files import SegmentFiles
 from pyprof.fleet.server.ingest.segment_rows import SegmentRows, rows_of

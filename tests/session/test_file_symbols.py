@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
-from pyprof.interpreters.cpython.debug_offsets import WANTED, list_candidates
+from pyprof.interpreters.cpython.runtime_location import WANTED, list_candidates
 from pyprof.interpreters.detection_symbols import FoundSymbols, KnownSymbols, Symbol, find_anchor, read_symbols
 from pyprof.model.address_space import AddressSpace, Module
 from pyprof.objfile.loaded_images import ImageStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyprof.model.columns import Tree
+from pyprof.model.prefix_tree import Tree
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.summary import Summary
 from pyprof.model.walk_result import Trust

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from pyprof.cli.terminal_summary import brief, report
 from pyprof.cli.text_format import percent
-from pyprof.collectors.base import CollectorStats
+from pyprof.collectors.base import CollectorStats, PauseLog
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.analysis.function_costs import costs
 from pyprof.model.interpreter_frames import SampleState
-from pyprof.model.pause_histogram import PauseLog
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
 from pyprof.model.reason_lookup import make_note
 from pyprof.model.stacks import StackTable

@@ -10,7 +10,7 @@ import signal
 import sys
 
 from pyprof.cli.interrupts import listen
-from pyprof.cli.log_lines import Log
+from pyprof.cli.terminal_output import Log
 from pyprof.fleet.agent import config
 from pyprof.fleet.agent.agent import Agent
 from pyprof.fleet.agent.config import AgentConfig

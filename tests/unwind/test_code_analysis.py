@@ -17,12 +17,10 @@ from pyprof.model.arch import X86_64
 from pyprof.model.walk_result import StackEnd, Trust
 from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.options import UnwindOptions
-from pyprof.unwind.code_analysis.code_rules import CodeRules, make_rule
+from pyprof.unwind.code_analysis.code_rules import CodeRules, keep_proved, make_rule
 from pyprof.unwind.code_analysis.frame_state import LOST, make_row
-from pyprof.unwind.code_analysis.function_bounds import Code
 from pyprof.unwind.code_analysis.function_index import FunctionIndex
-from pyprof.unwind.code_analysis.function_states import FunctionStates
-from pyprof.unwind.code_analysis.states_after_calls import keep_proved
+from pyprof.unwind.code_analysis.function_states import Code, FunctionStates
 from pyprof.unwind.code_analysis.x86_flow import analyse
 from pyprof.unwind.module_sources import open_sources
 from pyprof.unwind.native_walk import find_library

@@ -1,13 +1,116 @@
-"""The states of one function's instructions: the place of the CFA before each, and the next instructions."""
+"""The code of a function, and the states of its instructions: the place of the CFA before each, and the next ones.
+
+The code has the bytes, the padding between functions, calls, and possible ends of functions.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import NamedTuple
 
-from pyprof.model.arch.x86_instructions import LONGEST
+from pyprof.model.arch.x86_instructions import LONGEST, begins_with_prologue
 from pyprof.records import dataclass, field
 from pyprof.unwind.code_analysis.frame_state import FrameRow, FrameState, make_row
-from pyprof.unwind.code_analysis.function_bounds import Code, end_of_padding
+from pyprof.unwind.code_analysis.x86_instructions import RBP, RSP, X86Instruction, decode
+
+_PADDING = b"\x00\x90\xcc"
+_NOPS = ((0, 0x90), (1, 0x1F))
+_BEGIN_NOPS = b"\x66\x2e\x0f"
+_PLT = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\xf2?\xff\x25(....)", re.DOTALL)  # jmp *slot(%rip)
+
+Read = Callable[[int, int], bytes]
+"""Function that reads bytes of the file: (address, size) -> bytes, fewer at the end of a segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The code in which a function lies.
+
+    Attributes:
+        data: The bytes of its segment.
+        base: Address of the first byte.
+        next_start: Returns the first certain function start above an address, or the end of the segment.
+        read: Reads data, for jump tables.
+        is_entry: Returns True for the entry point of the program.
+        is_start: Returns True for addresses at which a function certainly begins.
+        may_be_start: Returns True for those, and for addresses that one instruction uses like a function.
+        never_returns: Returns True for the slot of the GOT of a function that does not return, such as abort.
+    """
+
+    data: memoryview
+    base: int
+    next_start: Callable[[int], int]
+    read: Read
+    is_entry: Callable[[int], bool]
+    is_start: Callable[[int], bool]
+    may_be_start: Callable[[int], bool]
+    never_returns: Callable[[int | None], bool]
+
+
+def has_prologue(code: Code, at: int) -> bool:
+    """Return True if the code at an aligned address begins as functions do: endbr64, or a callee-saved register is
+    pushed.
+    """
+    return at % 16 == 0 and at >= code.base and begins_with_prologue(code.data, at - code.base)
+
+
+def end_of_padding(code: Code, at: int) -> int:
+    """Return the address after the nops, traps and zeros at an address."""
+    while 0 <= at - code.base < len(code.data):
+        if code.data[at - code.base] in _PADDING:
+            at += 1
+            continue
+        if code.data[at - code.base] not in _BEGIN_NOPS:
+            break
+        i = decode(code.data, at - code.base)
+        if i is None or i.prefixes.strip(b"\x66\x2e") or (i.opcode_map, i.opcode) not in _NOPS or i.rex:
+            break
+        at += i.size
+    return at
+
+
+def is_padding(code: Code, at: int, end: int) -> bool:
+    """Return True if there are only nops, traps and zeros between two addresses."""
+    return at <= end and end_of_padding(code, at) >= end
+
+
+def is_call(instruction: X86Instruction) -> bool:
+    """Return True if an x86 instruction is a near call."""
+    if instruction.opcode_map:
+        return False
+    return instruction.opcode == 0xE8 or (instruction.opcode == 0xFF and instruction.modrm >> 3 & 7 == 2)
+
+
+def called_function(i: X86Instruction, at: int) -> int | None:
+    """Return the target of a direct call at an address, or None for an indirect call."""
+    return at + i.size + i.signed(i.size - 4, 4) if i.opcode == 0xE8 else None
+
+
+def called_slot(code: Code, i: X86Instruction, at: int) -> int | None:
+    """Return the slot of the GOT through which a call at an address goes, itself or by the PLT, or None."""
+    target = called_function(i, at)
+    if target is None:
+        return at + i.size + i.signed(i.operand + 1, 4) if i.modrm == 0x15 else None
+    entry = _PLT.match(code.data, target - code.base) if target >= code.base else None
+    return entry.end() + code.base + int.from_bytes(entry[1], "little", signed=True) if entry is not None else None
+
+
+def sets_rsp_from_rbp(i: X86Instruction) -> bool:
+    """Return True for `leave`, and for `mov` and `lea` from rbp to rsp."""
+    if i.opcode_map:
+        return False
+    if i.opcode == 0x8D:
+        memory = i.memory()
+        return i.reg == RSP and memory is not None and memory.base == RBP
+    return i.opcode == 0xC9 or (i.opcode == 0x89 and i.modrm == 0xEC) or (i.opcode == 0x8B and i.modrm == 0xE5)
+
+
+def ends_function(code: Code, call: int) -> bool:
+    """Return True if the code after a call may be another function: padding follows, or an aligned address."""
+    instruction = decode(code.data, call - code.base)
+    end = call + (instruction.size if instruction else 0)
+    return end % 16 == 0 or end_of_padding(code, end) > end
 
 
 class InstructionState(NamedTuple):

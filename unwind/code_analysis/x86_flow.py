@@ -32,8 +32,10 @@ from pyprof.unwind.code_analysis.frame_state import (
     with_value,
     without_values,
 )
-from pyprof.unwind.code_analysis.function_bounds import (
+from pyprof.unwind.code_analysis.function_states import (
     Code,
+    FunctionStates,
+    InstructionState,
     called_slot,
     end_of_padding,
     ends_function,
@@ -41,7 +43,6 @@ from pyprof.unwind.code_analysis.function_bounds import (
     is_call,
     sets_rsp_from_rbp,
 )
-from pyprof.unwind.code_analysis.function_states import FunctionStates, InstructionState
 from pyprof.unwind.code_analysis.x86_instructions import (
     CALLEE_SAVED,
     RAX,

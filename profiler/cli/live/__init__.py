@@ -4,9 +4,9 @@ Each second a thread takes a window and makes an immutable snapshot of all that 
 through a View; keys create another View. Snapshots and views are independent of each other.
 
 costs            Costs in one window of functions, threads, modules and lines, and callers and callees of a row
-event_loop       The event loop of the screen, the keys and the newest snapshot
 snapshots        Snapshots of a running recording: its windows merged one after the other
 terminal_screen  A screen on a terminal, which is always restored, and the lines that it shows
-top_session      One invocation of `pyprof top`: recordings, screen or tables, signals, a command's own output
+top_session      One invocation of `pyprof top`: recordings, event loop, screen or tables, signals, a command's own
+                 output
 view             The current view of `pyprof top` as an immutable value, and the keys that change it
 """

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.cli.arguments import TABLES
-from pyprof.cli.function_tables import by_caller
+from pyprof.cli.terminal_tables import by_caller
 from pyprof.model.analysis.function_costs import START_UP, TreeSums, functions_of
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.records import dataclass

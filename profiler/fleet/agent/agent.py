@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
-from pyprof.exporters.encoding import dump_json
 from pyprof.fleet.agent.budget import BudgetControl
 from pyprof.fleet.agent.config import AgentConfig, Values
 from pyprof.fleet.agent.control_socket import ControlSocket, Peer
@@ -44,6 +43,7 @@ from pyprof.fleet.file_system import has_room, locked
 from pyprof.fleet.systemd import Notifier
 from pyprof.fleet.wire.segment_names import default_spool
 from pyprof.model.profile import Profile
+from pyprof.model.untrusted_text import dump_json
 
 if TYPE_CHECKING:
     from pyprof.fleet.agent.http_page import HttpPages

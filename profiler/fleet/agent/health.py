@@ -18,11 +18,11 @@ from functools import partial
 
 from pyprof.collectors.linux.children import find_descendants
 from pyprof.diagnostics import Diagnostics
-from pyprof.exporters.encoding import dump_json
 from pyprof.fleet.agent.metrics import ACCURACY, Gauge, Metrics, PushNumber
-from pyprof.fleet.wire.metric_kind import CONTENT_TYPE
+from pyprof.fleet.openmetrics import CONTENT_TYPE
 from pyprof.fleet.wire.push_responses import LATER
 from pyprof.model.fleet_reasons import CONDITIONS
+from pyprof.model.untrusted_text import dump_json
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _FIELDS = slice(11, 15)

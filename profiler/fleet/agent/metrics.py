@@ -12,7 +12,7 @@ import numpy as np
 
 from pyprof.fleet.agent.control_socket import OUTCOMES
 from pyprof.fleet.agent.spool import REASONS
-from pyprof.fleet.wire.metric_kind import MetricKind
+from pyprof.fleet.openmetrics import END, MetricKind, format_metric
 from pyprof.model.analysis.confidence_interval import profile_basis, sampling_basis
 from pyprof.model.fleet_reasons import CONDITIONS
 from pyprof.model.profile import Profile
@@ -188,24 +188,18 @@ class Metrics:
     def _lines(self) -> Iterator[str]:
         dropped, failing = self._dropped(), self._failing()
         for metric in (*COUNTERS, *GAUGES):
-            yield from _head(metric)
             label, values = metric.labels
-            for value in values:
-                is_condition = metric.labels is _CONDITION
-                number = float(value in failing) if is_condition else self._number(metric, dropped, value)
-                if number is not None:
-                    suffix = "_total" if metric.kind == "counter" else ""
-                    labels = f'{{{label}="{value}"}}' if label else ""
-                    yield f"{PREFIX}{metric.name}{suffix}{labels} {number:.15g}"
+            is_condition = metric.labels is _CONDITION
+            numbers = (
+                ({label: value}, float(value in failing) if is_condition else self._number(metric, dropped, value))
+                for value in values
+            )
+            yield from format_metric(PREFIX, metric, numbers)
         pushed = list(self._pushes())
         for metric in PUSHES:
-            yield from _head(metric)
-            suffix = "_total" if metric.kind == "counter" else ""
-            for name, of_sink, value_of in pushed:
-                if name == metric.name:
-                    shown = ",".join(f'{key}="{text}"' for key, text in of_sink.items())
-                    yield f"{PREFIX}{name}{suffix}{{{shown}}} {value_of:.15g}"
-        yield "# EOF"
+            of_sinks = ((labels, value) for name, labels, value in pushed if name == metric.name)
+            yield from format_metric(PREFIX, metric, of_sinks)
+        yield END
 
     def _number(self, metric: MetricKind, dropped: Mapping[str, int], value: str) -> float | None:
         if metric.name in self._gauges:
@@ -214,8 +208,3 @@ class Metrics:
             return dropped.get(value, 0)
         with self._lock:
             return self._counts.get((metric.name, value), 0)
-
-
-def _head(metric: MetricKind) -> Iterator[str]:
-    yield f"# TYPE {PREFIX}{metric.name} {metric.kind}"
-    yield f"# HELP {PREFIX}{metric.name} {metric.help}"

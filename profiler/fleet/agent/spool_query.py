@@ -23,7 +23,7 @@ from pyprof.importers import pprof
 from pyprof.importers.profile_builder import About, Builder
 from pyprof.model.analysis.compiler_command_lines import program_name
 from pyprof.model.analysis.sample_filter import selected
-from pyprof.model.columns import Tree, rewrite
+from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile, Span, ThreadInfo, ValueType
 from pyprof.model.reason_lookup import make_note
 from pyprof.model.summary import Summary, summed

@@ -6,6 +6,4 @@ agent_record          `pyprof agent record`: request a recording from a running 
 demo_fleet            `pyprof demo-fleet`: a server, an agent and three services, to try the page with real data
 query                 `pyprof query`: what the agent's spool says about a span of time
 server                `pyprof server`: receive and store windows of agents, answer queries, and serve a page
-symbol_upload         `pyprof symbols --upload`: send a Breakpad symbol file to a pyprof server, which then names code
-                      of its build ID
 """

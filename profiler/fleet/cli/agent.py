@@ -14,7 +14,7 @@ from pyprof.errors import UsageError
 from pyprof.options import SIMPLE_MODES
 
 if TYPE_CHECKING:
-    from pyprof.cli.log_lines import Log
+    from pyprof.cli.terminal_output import Log
     from pyprof.fleet.agent.config import AgentConfig
 
 WHAT = ("run", "status", "install", "record", "resend")
@@ -221,7 +221,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     from pyprof.cli.interrupts import EndBySignals, listen
-    from pyprof.cli.log_lines import Log, log_thread_failures
+    from pyprof.cli.terminal_output import Log, log_thread_failures
     from pyprof.fleet.agent.agent import Agent
     from pyprof.fleet.systemd import Notifier
 

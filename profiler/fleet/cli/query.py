@@ -153,7 +153,7 @@ def _read(span: TimeSpan, words: str, arguments: argparse.Namespace) -> Profile:
 
 
 def _table(profile: Profile, arguments: argparse.Namespace) -> Iterator[str]:
-    from pyprof.cli.function_tables import bar, heading, share, top
+    from pyprof.cli.terminal_tables import bar, heading, share, top
 
     width = min(max(shutil.get_terminal_size().columns, 60), 120)
     if arguments.by is None:

@@ -13,7 +13,7 @@ from pyprof.cli.terminal_output import HelpFormatter, line, refuse
 from pyprof.errors import PyprofError, UsageError
 
 if TYPE_CHECKING:
-    from pyprof.cli.log_lines import Log
+    from pyprof.cli.terminal_output import Log
     from pyprof.fleet.server.config import ServerConfig
 
 _MAX_S = 10.0
@@ -89,7 +89,7 @@ def _unit(config: str | None, data: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pyprof.cli.log_lines import Log, log_thread_failures
+    from pyprof.cli.terminal_output import Log, log_thread_failures
     from pyprof.fleet.configuration import BadConfig
     from pyprof.fleet.server import config, lifecycle
     from pyprof.fleet.server.store import sql_engine
@@ -149,7 +149,7 @@ def _serve(found: ServerConfig, log: Log, is_json: bool) -> NoReturn:
     except PyprofError as error:
         code = error.exit_code
         if is_json:
-            from pyprof.cli.log_lines import log_failure
+            from pyprof.cli.terminal_output import log_failure
 
             log_failure(error)
         else:

@@ -4,14 +4,14 @@ The input is segments from agents. The output is JSON, profiles in every format,
 authoritative: the server acknowledges a window when its file is durable. The database is an index of the files that can
 be rebuilt.
 
-authorization   Authorization: each tenant has tokens for reading and writing
-config          The configuration: TOML in, checked values out
-health_checks   The server's health checks: the disk takes segments, the database answers
-http_app        The HTTP interface: routes, limits, refusals
-ingest/         The way of a segment into the server: it is received, stored as a file, converted to rows, and indexed
-lifecycle       A server from its configuration: everything opened in order, and closed
-metrics         The server's metrics in the Prometheus text format
-query/          Queries over the database, and their responses as JSON or profiles
-request_limits  Limits for requests: time and size of headers, rate of large bodies, number of sets of labels
-store/          The database: its engines, tables, rollups, and uploaded symbol files
+authorization       Authorization: each tenant has tokens for reading and writing
+config              The configuration: TOML in, checked values out
+health_and_metrics  The server's health checks, and its metrics in the Prometheus text format
+http_app            The HTTP interface: routes, limits, refusals
+ingest/             The way of a segment into the server: it is received, stored as a file, converted to rows, and
+                    indexed
+lifecycle           A server from its configuration: everything opened in order, and closed
+query/              Queries over the database, and their responses as JSON or profiles
+request_limits      Limits for requests: time and size of headers, rate of large bodies, number of sets of labels
+store/              The database: its engines, tables, rollups, and uploaded symbol files
 """

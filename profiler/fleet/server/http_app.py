@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pyprof.exporters.encoding import dump_json
+from pyprof.fleet.openmetrics import CONTENT_TYPE
 from pyprof.fleet.server.authorization import COOKIE, READ, Access, Refused
 from pyprof.fleet.server.config import ServerConfig
 from pyprof.fleet.server.ingest.foreign_pushes import SENDERS, ForeignPush
@@ -26,7 +26,7 @@ from pyprof.fleet.server.query.sample_selection import check_words
 from pyprof.fleet.server.request_limits import BodyRateLimit, Receive, Scope, Send
 from pyprof.fleet.server.store.database import MAX_SILENCE_S
 from pyprof.fleet.server.store.sql_engine import StoreError
-from pyprof.fleet.wire.metric_kind import CONTENT_TYPE
+from pyprof.model.untrusted_text import dump_json
 
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

@@ -13,11 +13,10 @@ from typing import Any
 from pyprof.errors import UsageError
 from pyprof.fleet.server.authorization import INTERVAL_S, RefusalLog
 from pyprof.fleet.server.config import ServerConfig
-from pyprof.fleet.server.health_checks import DISK_FULL, STORE_FAILED, ServerHealth
+from pyprof.fleet.server.health_and_metrics import DISK_FULL, STORE_FAILED, ServerHealth, ServerMetrics
 from pyprof.fleet.server.ingest.indexer import Indexer, Retention
 from pyprof.fleet.server.ingest.segment_files import SegmentFiles
 from pyprof.fleet.server.ingest.stack_caches import TenantStackCaches
-from pyprof.fleet.server.metrics import ServerMetrics
 from pyprof.fleet.server.store.database import Store
 from pyprof.fleet.server.store.sql_engine import opened
 from pyprof.fleet.server.store.symbol_files import SymbolFiles

@@ -1,6 +1,5 @@
 """The protocol between agent and server: names of segments, requests and their responses.
 
-metric_kind     The description of a metric of the agent or the server, and the content type of metrics
 push_client     HTTP and gRPC requests to an untrusted receiver, with credentials from files
 push_responses  Verdicts by the responses of receivers: sent, refused for good, or later
 segment_names   Names of segments: DAY/SERVICE/END_NS-UUID.pb.gz

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import email.utils
+import gzip
 import http.client
 import io
 import os
@@ -26,13 +27,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 import orjson
 
-from pyprof.errors import FormatError
-from pyprof.fleet.wire.push_responses import NO_REASON, NotSent, StatedReason, judge_grpc, judge_http
+from pyprof.errors import FormatError, OutputError
+from pyprof.fleet.wire.push_responses import NO_REASON, NotSent, RefusedForGood, StatedReason, judge_grpc, judge_http
 from pyprof.objfile.byte_source import open_regular
 from pyprof.objfile.symbol_servers import RequestDeadline, build_opener
 from pyprof.records import dataclass, field
@@ -341,3 +342,30 @@ class GrpcCall:
             channel = grpc.insecure_channel(url.netloc, options=options)
         self._call = channel.unary_unary(self._method)
         return self._call
+
+
+_MAX_HEADER_BYTES = 1 << 12
+"""Number of bytes at the beginning of a symbol file in which its build ID is searched."""
+_TIMEOUT_S = 300.0
+
+
+def upload(url: str, token_file: str, write: Callable[[IO[bytes]], None]) -> None:
+    """Upload a Breakpad symbol file to a pyprof server.
+
+    Args:
+        write: Writes the text of the symbol file.
+
+    Raises:
+        OutputError: The file has no build ID, or the server did not accept it.
+    """
+    text = io.BytesIO()
+    write(text)
+    build_id = re.search(rb"^INFO CODE_ID ([0-9A-F]+)$", text.getvalue()[:_MAX_HEADER_BYTES], re.MULTILINE)
+    if build_id is None:
+        raise OutputError("a symbol file without a build-id cannot be uploaded", "link it with --build-id")
+    client = HttpClient(Endpoint(url.rstrip("/"), Credentials(token_file), timeout_s=_TIMEOUT_S))
+    kind = {"Content-Type": "application/octet-stream"}
+    try:
+        client.post(f"/api/v1/symbols/{build_id[1].decode().lower()}", gzip.compress(text.getvalue(), 6), kind)
+    except (NotSent, RefusedForGood) as error:
+        raise OutputError(f"{url} refused it: {error}", "docs/server.md has its refusals") from None

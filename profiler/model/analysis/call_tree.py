@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pyprof.model.analysis.function_costs import Function, functions_of
-from pyprof.model.columns import Tree, rewrite
+from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.records import dataclass, field, replace
 

@@ -12,7 +12,7 @@ from pyprof.errors import UsageError
 from pyprof.model.analysis.function_costs import functions_of
 from pyprof.model.analysis.merge import clip_gaps
 from pyprof.model.analysis.stack_quality import summary_of_part
-from pyprof.model.columns import Tree, rewrite
+from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, Profile, ThreadInfo
 from pyprof.records import replace
 

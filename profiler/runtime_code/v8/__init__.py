@@ -1,10 +1,10 @@
 """The code of V8, the JavaScript engine of Node.js, read from outside.
 
-functions        JavaScript functions on V8's heap: names, scripts, lines, and tables of source positions
+functions        Functions in V8: names, scripts and lines of JavaScript functions on its heap, numbers of WebAssembly
+                 functions
 heap             Bounded reads of objects on V8's heap, by the layout that V8 exports for debuggers
-js_frames        One V8 whose layout is known: its generated code, and the functions of its frames
+js_frames        One V8 whose layout is known: its generated code, the functions of its frames, and calls in stack
+                 copies
 managed_runtime  The V8 of one process as a source of code descriptions
-stack_calls      The calls in V8's code that the stack copies of a batch contain, found before the batch is unwound
 unwind_rules     Unwind rules for V8's code on x86-64
-wasm             The functions of WebAssembly code, by the jump table of an instance
 """

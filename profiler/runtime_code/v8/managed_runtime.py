@@ -18,14 +18,14 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
-from pyprof.model.columns import distinct
+from pyprof.model.integer_columns import distinct
 from pyprof.model.jit_code_map import NEVER, CodeMap, CodeName, Span
 from pyprof.model.reason_lookup import problem_of
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk_result import Trust, Walk
 from pyprof.runtime_code.base import I64, CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
 from pyprof.runtime_code.v8.heap import MARK
-from pyprof.runtime_code.v8.stack_calls import StackCall, find_calls
+from pyprof.runtime_code.v8.js_frames import StackCall, find_calls
 from pyprof.runtime_code.v8.unwind_rules import Builtins, V8FrameRules
 from pyprof.unwind.sample_memory import LaneMemory
 
@@ -322,8 +322,8 @@ class V8Code(NoImage):
 
     def _bind_wasm(self, instance: int, pc: int) -> Span[JsCode] | None:
         """Return the description of a frame of WebAssembly code, whose instance may have been moved since."""
+        from pyprof.runtime_code.v8.functions import find_wasm_function, read_wasm_functions
         from pyprof.runtime_code.v8.js_frames import JsCode
-        from pyprof.runtime_code.v8.wasm import find_wasm_function, read_wasm_functions
 
         key = instance, pc, -3
         span = self._frames.get(key)

@@ -17,8 +17,8 @@ from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.walk_result import lookup_pc
 from pyprof.options import ViewOptions
-from pyprof.session.pipeline.native_frame_views import VIEWS, Function, is_interpreted
 from pyprof.session.pipeline.sample_windows import Window
+from pyprof.session.pipeline.shown_frames import VIEWS, Function, is_interpreted
 from pyprof.session.session import Session
 from pyprof.symbolize.symbolizer import Symbolizer
 

@@ -19,8 +19,9 @@ from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.registry import KINDS
 from pyprof.model.analysis.stack_quality import contents
-from pyprof.model.columns import Tree, distinct, rewrite
+from pyprof.model.integer_columns import distinct
 from pyprof.model.interpreter_frames import PARTIAL
+from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import FrameKind, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Children, Language, Stops, Summary
 from pyprof.model.thread_identity import ProcessKey

@@ -17,9 +17,8 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent import config
 from pyprof.fleet.agent.health import Conditions
 from pyprof.fleet.agent.metrics import PUSHES
-from pyprof.fleet.agent.push.segment_sinks import FolderSink, ServerSink
 from pyprof.fleet.agent.push.sink_queues import MAX_BEHIND_S, SLOW_REQUEST_S, Pusher, Pushers
-from pyprof.fleet.agent.push.sink_types import KINDS, PushTarget, made
+from pyprof.fleet.agent.push.sink_types import KINDS, FolderSink, PushTarget, ServerSink, made
 from pyprof.fleet.agent.spool import Caps, Spool, SpoolSegment
 from pyprof.fleet.configuration import BadConfig
 from pyprof.fleet.wire.push_responses import GRPC, HTTP, LATER, REFUSED, NotSent, RefusedForGood, SegmentSink

@@ -18,8 +18,7 @@ import pytest
 
 from pyprof.fleet.agent.push import otlp_parca_pyroscope, segment_to_pprof, sink_types
 from pyprof.fleet.agent.push.otlp_parca_pyroscope import PyroscopeSink
-from pyprof.fleet.agent.push.segment_sinks import BucketSink, ServerSink
-from pyprof.fleet.agent.push.sink_types import PushTarget
+from pyprof.fleet.agent.push.sink_types import BucketSink, PushTarget, ServerSink
 from pyprof.fleet.wire.push_client import Credentials, Endpoint, GrpcCall
 from pyprof.fleet.wire.push_responses import NotSent, RefusedForGood, judge_http
 from pyprof.fleet.wire.segment_names import SegmentName

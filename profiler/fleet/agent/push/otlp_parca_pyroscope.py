@@ -24,7 +24,7 @@ import orjson
 from pyprof.errors import FormatError
 from pyprof.exporters import otlp
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.encoding import encode_data
+from pyprof.exporters.protobuf_encoding import encode_data
 from pyprof.fleet.agent.push.segment_to_pprof import Part, SegmentProgress, check_empty, cut, encode_labels, parts, read
 from pyprof.fleet.wire.push_client import Endpoint, HttpClient
 from pyprof.fleet.wire.push_responses import NotSent, RefusedForGood

@@ -17,7 +17,7 @@ import numpy as np
 from pyprof.errors import FormatError, PyprofError
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.encoding import encode_data, encode_text
+from pyprof.exporters.protobuf_encoding import encode_data
 from pyprof.fleet.wire.push_responses import NotSent, RefusedForGood
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.importers import pprof as pprof_reader
@@ -25,6 +25,7 @@ from pyprof.importers.protobuf import parse_fields
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.profile import Profile, ThreadInfo
 from pyprof.model.thread_identity import Labels
+from pyprof.model.untrusted_text import encode_text
 from pyprof.records import dataclass, replace
 
 MAX_SAMPLES = 16_000

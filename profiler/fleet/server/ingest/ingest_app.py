@@ -14,10 +14,9 @@ from typing import TypeVar
 from urllib.parse import unquote
 
 from pyprof.errors import FormatError
-from pyprof.exporters.encoding import dump_json
 from pyprof.fleet.server.authorization import WRITE, Access, Refused
 from pyprof.fleet.server.config import ServerConfig
-from pyprof.fleet.server.health_checks import DISK_FULL
+from pyprof.fleet.server.health_and_metrics import DISK_FULL
 from pyprof.fleet.server.ingest import ingest_process
 from pyprof.fleet.server.ingest.foreign_pushes import ForeignPush
 from pyprof.fleet.server.ingest.ingest_process import LargeBodies
@@ -28,6 +27,7 @@ from pyprof.fleet.server.request_limits import Receive, Scope, Send, SeriesLimit
 from pyprof.fleet.wire.segment_names import OTHER, SegmentName, day_of, folder_of
 from pyprof.importers import pprof
 from pyprof.importers.profile_builder import WorkLimit, WorkLimitExceeded
+from pyprof.model.untrusted_text import dump_json
 from pyprof.records import replace
 
 SMALL = WorkLimit(samples=4_000, threads=1_000, unknown=100, calls=10_000, frames=100)

@@ -33,7 +33,7 @@ from pyprof.importers import pprof, pprof_tables
 from pyprof.importers.profile_builder import About, Builder, Parts, WorkLimit, WorkLimitExceeded
 from pyprof.importers.protobuf import TooManyRows, parse_fields
 from pyprof.model.analysis.confidence_interval import squared_weights
-from pyprof.model.columns import largest_sum
+from pyprof.model.integer_columns import largest_sum
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, ValueType
 from pyprof.model.thread_identity import LONGEST, Labels
 from pyprof.model.walk_result import Trust

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.model.secret_text import looks_secret, without_secrets
+from pyprof.model.untrusted_text import looks_secret, without_secrets
 
 
 @pytest.mark.parametrize(

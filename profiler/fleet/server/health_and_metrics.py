@@ -1,12 +1,18 @@
-"""The server's health checks. It is healthy while the disk takes segments and the database answers."""
+"""The server's health checks, and its metrics in the Prometheus text format.
+
+The server is healthy while the disk takes segments and the database answers. Label values of metrics come from fixed
+sets, never from tenants.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from pyprof.errors import PyprofError
+from pyprof.fleet.openmetrics import END, MetricKind, format_metric
+from pyprof.fleet.server.authorization import STATUS
 from pyprof.model.fleet_reasons import REQUESTS
 
 CHECK_INTERVAL_S = 5.0
@@ -105,3 +111,51 @@ class ServerHealth:
         while not self._ending.is_set():
             self._check(reason)
             self._ending.wait(CHECK_INTERVAL_S)
+
+
+PREFIX = "pyprof_server_"
+COUNTERS = (
+    MetricKind("segments", "counter", "Segments that were accepted."),
+    MetricKind("segment_bytes", "counter", "Bytes of the segments that were accepted."),
+    MetricKind("refused", "counter", "Requests that were refused.", ("reason", tuple(STATUS))),
+    MetricKind("questions", "counter", "Queries that were answered."),
+    MetricKind("questions_given_up", "counter", "Queries whose client disconnected before the response."),
+    MetricKind("index_failures", "counter", "Failed insertions into the database."),
+)
+GAUGES = (
+    MetricKind("index_waiting", "gauge", "Segments that wait for the database."),
+    MetricKind("windows_without_file", "gauge", "Windows in the database whose files are gone, as after a restore."),
+    MetricKind("failing", "gauge", "1 while the server is unhealthy for this reason.", ("reason", FAILURES)),
+    MetricKind("start_timestamp_seconds", "gauge", "Time at which the server started."),
+)
+
+
+class ServerMetrics:
+    """The counters and gauges of one server. The methods may be called from any thread."""
+
+    def __init__(self, gauges: Mapping[str, Callable[[str], float]]) -> None:
+        """Create the server's counters at zero.
+
+        Args:
+            gauges: For each gauge, a function from the value of its label ("" without one) to its value.
+        """
+        began = time.time()
+        self._gauges: dict[str, Callable[[str], float]] = {"start_timestamp_seconds": lambda _: began, **gauges}
+        self._counts: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+
+    def count(self, name: str, label: str = "", number: int = 1) -> None:
+        with self._lock:
+            self._counts[name, label] = self._counts.get((name, label), 0) + number
+
+    def text(self) -> str:
+        lines = [
+            line for metric in (*COUNTERS, *GAUGES) for line in format_metric(PREFIX, metric, self._values(metric))
+        ]
+        return "\n".join([*lines, END, ""])
+
+    def _values(self, metric: MetricKind) -> Iterator[tuple[dict[str, str], float]]:
+        label, values = metric.labels
+        for value in values:
+            gauge = self._gauges.get(metric.name)
+            yield {label: value}, gauge(value) if gauge else self._counts.get((metric.name, value), 0)
