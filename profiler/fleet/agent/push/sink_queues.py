@@ -102,8 +102,11 @@ class Pusher:
         """Begin or end the condition push_slow. The main loop calls this: a slow request blocks the sink's thread."""
         behind_s = max(time.monotonic() - self._behind_at, 0.0)
         if self.request_s >= SLOW_REQUEST_S or behind_s >= MAX_BEHIND_S:
-            figures = {"request_seconds": round(self.request_s, 1), "behind_seconds": round(behind_s)}
-            self._conditions.begin("push_slow", sink=self.name, **figures)
+            figures: dict[str, object] = {
+                "request_seconds": round(self.request_s, 1),
+                "behind_seconds": round(behind_s),
+            }
+            self._conditions.begin("push_slow", "", "", sink=self.name, **figures)
         elif not self._failures:
             self._conditions.end("push_slow", sink=self.name)
 
