@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.modules import AddressSpace
+from pyprof.model.address_space import AddressSpace
 from pyprof.model.stacks import native_key
-from pyprof.model.walk import Trust
+from pyprof.model.walk_result import Trust
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.gopclntab import GoTable
 from pyprof.objfile.loaded_images import ImageStore
