@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -42,17 +43,27 @@ def test_job_that_does_not_end_is_ended(deadline: WorkDeadline) -> None:
 
 
 @pytest.mark.parametrize("number", [SIGNAL, WANTED])
-def test_deadline_during_a_finalizer_ends_the_job_after_it(deadline: WorkDeadline, number: int) -> None:
+@pytest.mark.parametrize("is_weak", [False, True])
+def test_deadline_during_a_finalizer_ends_the_job_after_it(deadline: WorkDeadline, number: int, is_weak: bool) -> None:
     """Python would print an exception in a finalizer on the user's terminal, and ignore it."""
     ended: list[bool] = []
 
+    def end() -> None:
+        os.kill(os.getpid(), number)
+        ended.append(True)
+
     class Finalized:
         def __del__(self) -> None:
-            os.kill(os.getpid(), number)
-            ended.append(True)
+            end()
+
+    class Referenced:
+        pass
 
     def job() -> int:
-        Finalized()
+        if is_weak:
+            weakref.finalize(Referenced(), end)
+        else:
+            Finalized()
         assert ended == [True]
         os.kill(os.getpid(), number)
         return endless()

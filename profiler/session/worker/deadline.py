@@ -67,6 +67,8 @@ class WorkerOutOfTime(BaseException):
 
 
 _exchanges: list[None] = []
+_WEAK_REFERENCES = ("weakref", "_weakrefset")
+"""Modules of the standard library that define callbacks of weak references."""
 
 
 @contextmanager
@@ -86,11 +88,14 @@ def exchange() -> Iterator[None]:
 def _can_raise(frame: FrameType | None) -> bool:
     """Return True if an exception at the interrupted frame ends the job.
 
-    Python only prints exceptions in a finalizer. The sampler or the timer repeats the signal.
+    Python only prints exceptions in a finalizer and in a callback of a weak reference. The sampler or the timer repeats
+    the signal.
     """
-    while frame is not None and frame.f_code.co_name != "__del__":
+    while frame is not None:
+        if frame.f_code.co_name == "__del__" or frame.f_globals.get("__name__") in _WEAK_REFERENCES:
+            return False
         frame = frame.f_back
-    return frame is None and not _exchanges
+    return not _exchanges
 
 
 class WorkDeadline:
