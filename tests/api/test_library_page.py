@@ -80,11 +80,11 @@ def test_examples_run_in_order(
         printed.append(capsys.readouterr().out)
     assert len(printed) >= 8
     assert all(text.strip() for text in printed)
-    assert "render" in printed[0] + printed[5] + printed[8]
+    assert re.search("render|encoder|do_GET", printed[0] + printed[5] + printed[8])
     assert "samples, then" in printed[3]
     assert printed[6] == "True\n" * 2
     assert " -> " in printed[7]
-    assert "too short" in printed[7]
+    assert re.search("too short|has [0-9]+ samples for", printed[7])  # the latter on a busy machine
     assert "housekeeper" in printed[8]
     assert "no process" in printed[-1]
     assert (tmp_path / "server.html").stat().st_size > 10_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from tests.warm import run as pyprof
 
-__all__ = ["BUSY", "PYPROF", "SLEEPY", "WITHOUT_BPF", "newest", "one_sentence", "pyprof", "python"]
+__all__ = ["BUSY", "PYPROF", "SLEEPY", "WITHOUT_BPF", "catches", "newest", "one_sentence", "pyprof", "python"]
 
 PYPROF = [sys.executable, "-m", "pyprof"]
 
@@ -49,3 +50,9 @@ def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
 
 def newest(folder: Path) -> Path:
     return max(folder.iterdir(), key=lambda path: path.stat().st_mtime)
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Return True if the process has a handler for a signal."""
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(int(status["SigCgt"], 16) >> number - 1 & 1)

@@ -18,7 +18,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
 
-MAX_S = 30.0
+MAX_S = 100.0
 
 
 @dataclass
@@ -149,7 +149,7 @@ def record(
         options: Options of the collector.
     """
     recording = Recording()
-    deadline = time.monotonic() + 4 * MAX_S  # only if it never has enough
+    deadline = time.monotonic() + 2 * MAX_S  # only if it never has enough
     options.setdefault("flush_s", 0.02)
     with collecting(pid, recording.diagnostics, **options) as collector:
         for batch in collector.batches():

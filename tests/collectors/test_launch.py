@@ -118,7 +118,7 @@ def test_ctrl_c_reaches_the_command_and_sigterm_is_handed_on() -> None:
         assert process.stdout.readline() == "int\n"
         os.kill(process.pid, signal.SIGTERM)
         assert process.stdout.readline() == "term\n"
-        assert process.wait(10) == 3
+        assert process.wait(100) == 3
 
 
 def test_an_unknown_command_is_an_error_with_exit_code_127(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_signal_that_arrives_at_the_stop_goes_on_with_the_detach(program: Star
         here.wait_stop(target.pid)
         here.stopper.poll_pending()
         assert target.pid not in here.stopper.stopped_threads
-    assert target.process.wait(10) == -signal.SIGTERM
+    assert target.process.wait(100) == -signal.SIGTERM
 
 
 def test_a_stopped_target_stays_stopped_and_a_continued_one_continues(program: Start) -> None:
@@ -226,7 +226,7 @@ def test_a_target_that_is_killed_in_a_stop_ends_for_its_parent(program: Start) -
         here.stopper.poll_pending()
         here.stopper.release_all()
         assert not here.stopper.stopped_threads
-        assert target.process.wait(10) == -signal.SIGKILL
+        assert target.process.wait(100) == -signal.SIGKILL
 
 
 def test_a_thread_that_cannot_stop_now_is_released_as_soon_as_it_does(program: Start) -> None:

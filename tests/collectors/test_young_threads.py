@@ -24,7 +24,7 @@ from tests.live.support.recording import record, running
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
-MS = 1_000_000
+MS, RATE = 1_000_000, 299
 
 
 def taken(share: float, found: int, others: int = 0, rounds: int = 4000, first_s: float = 0.0) -> int:
@@ -67,12 +67,12 @@ def test_short_threads_are_sampled_where_they_run(
     at_once: str, binaries: Callable[[str], Path], tmp_path: Path
 ) -> None:
     with running(binaries("c_births"), "thread", "1000", at_once, stdin=subprocess.PIPE) as program:
-        recording = record(program.pid, tmp_path, seconds=2.5, rate=99, until=lambda found: found.samples > 10)
+        recording = record(program.pid, tmp_path, seconds=2.5, rate=RATE, until=lambda found: found.samples > 100)
         in_busy, spent = map(int, program.communicate()[0].split())
     samples, processor = sum(recording.stacks.values()), recording.summary["processor"]
-    assert samples == recording.samples > 10
-    assert samples / 99 < 1.1 * processor["spent_s"] + 0.1
-    assert samples / 99 > 0.6 * (processor["spent_s"] - processor["late_s"])
+    assert samples == recording.samples > 100
+    assert samples / RATE < 1.1 * processor["spent_s"] + 0.1
+    assert samples / RATE > 0.6 * (processor["spent_s"] - processor["late_s"])
     true = in_busy / spent
     busy = sum(n for stack, n in recording.stacks.items() if "busy" in stack) / samples
     assert busy == pytest.approx(true, abs=0.03 + share_margin(true, samples))

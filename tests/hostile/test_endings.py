@@ -27,7 +27,7 @@ from tests.support import PROGRAMS, build
 
 pytestmark = [pytest.mark.live, pytest.mark.fuzz, pytest.mark.system]
 
-HANGS_S = 20
+HANGS_S = 100
 """Timeout in seconds, which only a hang exceeds."""
 
 
@@ -367,7 +367,7 @@ def test_slow_machine_gets_more_time_at_the_end(tmp_path: Path) -> None:
     out = tmp_path / "a.collapsed"
     arguments = ("-d", "0.5", "--collector", "ptrace")
     with python(BUSY) as target, record(target.pid, out, *arguments, path=str(tmp_path)) as recorder:
-        _, said = recorder.communicate(timeout=10 * HANGS_S)
+        _, said = recorder.communicate(timeout=2 * HANGS_S)
     assert recorder.returncode == 0, said
     assert (tmp_path / "named").exists()
     assert not (tmp_path / "hurried").exists()

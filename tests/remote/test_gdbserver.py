@@ -16,6 +16,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost
 from pyprof.options import CollectOptions, RemoteOptions
 from tests import warm
+from tests.cli.support import catches
 from tests.collectors.targets import start
 from tests.live.support.ladders import ladder, rungs
 from tests.live.support.recording import LIFE, running
@@ -171,19 +172,13 @@ def test_profiler_that_is_ended_by_a_signal_detaches(tmp_path: Path) -> None:
     with running(ladder("ladder"), "spin", LIFE) as program, gdbserver(program.pid) as address:
         output = tmp_path / "out.collapsed"
         profiler = subprocess.Popen([*PYPROF, "record", "--gdb", address, "-q", "-o", str(output)])
-        while not _catches(profiler.pid, signal.SIGTERM):
+        while not catches(profiler.pid, signal.SIGTERM):
             time.sleep(0.05)
         time.sleep(1.5)
         profiler.send_signal(signal.SIGTERM)
         assert profiler.wait(timeout=30) == 0
         assert output.stat().st_size > 0
         assert runs_free(program.pid)
-
-
-def _catches(pid: int, number: signal.Signals) -> bool:
-    """Return True if the process has a handler for a signal."""
-    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return bool(int(status["SigCgt"], 16) >> number - 1 & 1)
 
 
 def _stats(pid: int) -> list[str]:

@@ -93,14 +93,14 @@ LIES: dict[str, Answer] = {
 @pytest.mark.parametrize("lie", list(LIES))
 def test_lie_is_one_clear_error(lie: str) -> None:
     tracemalloc.start()
-    began = time.monotonic()
+    began = time.process_time()
     try:
         with pytest.raises(PyprofError) as raised:
             one_batch(LIES[lie])
         assert tracemalloc.get_traced_memory()[1] < MAX_MEMORY
     finally:
         tracemalloc.stop()
-    assert time.monotonic() - began < MAX_S
+    assert time.process_time() - began < MAX_S
     assert not raised.value.message.endswith(".")
     assert "\n" not in raised.value.message
 

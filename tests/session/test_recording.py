@@ -29,7 +29,7 @@ from pyprof.session.recording import Recording
 from pyprof.session.worker.deadline import EndUrgency
 from pyprof.session.worker.response_codec import WorkerFailed
 from pyprof.session.worker.worker_process import forked
-from tests.cli.support import BUSY, python
+from tests.cli.support import BUSY, catches, python
 from tests.live.support.recording import PYPROF
 from tests.session.support import sampled_part
 
@@ -151,7 +151,9 @@ class Numbers:
 
 def test_sink_takes_windows_and_its_errors_are_told(target: subprocess.Popen[str], tmp_path: Path) -> None:
     def end_after_three() -> None:
-        while len(list(tmp_path.iterdir())) < 3:
+        while len(names := [path.name for path in tmp_path.iterdir()]) < 3 or all(
+            name.endswith(" 0") for name in names
+        ):
             time.sleep(0.02)
         recording.end()
 
@@ -256,7 +258,8 @@ def test_sleepers_by_stops_sleep_for_the_whole_window_whatever_rounds_were_made(
         thread = threading.Thread(target=recording.run, args=(miss_rounds,), daemon=True)
         thread.start()
         sampled(recording, 2)
-        found = [*itertools.islice(recording.windows(0.5), 4)][1:]
+        # a busy machine may make no round in a window
+        found = [*itertools.islice((window for window in recording.windows(0.5) if window.threads), 4)][1:]
         recording.end()
         thread.join()
     for profile in found:
@@ -273,7 +276,7 @@ def test_end_of_the_target_ends_the_recording(target: subprocess.Popen[str]) -> 
         sampled(recording)
         assert recording.running
         target.kill()
-        assert recording.wait(5)
+        assert recording.wait(60)
         assert not recording.asked_to_end
         assert seen(recording.peek()) >= 20
         assert len(list(recording.windows(1))) == 1
@@ -309,7 +312,7 @@ def test_error_of_the_worker_is_kept_beside_what_was_recorded(
     monkeypatch.setattr(Recorder, "add_batch", breaks)
     with opened(target.pid) as recording:
         recording.start()
-        assert recording.wait(10)
+        assert recording.wait(100)
         assert isinstance(recording.failure, WorkerFailed)
         assert "ZeroDivisionError: a bug" in str(recording.failure)
         assert seen(recording.stop()) > 20
@@ -317,10 +320,12 @@ def test_error_of_the_worker_is_kept_beside_what_was_recorded(
 
 def test_command_ends_with_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyprof.session.recording._PATIENCE_S", 0.2)
-    waiting = launch([sys.executable, "-c", "import time, signal; signal.signal(15, lambda *_: None); time.sleep(60)"])
+    code = "import time, signal; signal.signal(15, lambda *_: None); time.sleep(60)"
+    waiting = launch([sys.executable, "-c", code])
     with recording_factory.of_command(waiting, OPTIONS, forked) as recording:
         recording.start()
-        time.sleep(0.5)
+        while not catches(waiting.pid, signal.SIGTERM):
+            time.sleep(0.01)
         assert recording.returncode is None
         os.kill(waiting.pid, signal.SIGTERM)  # the process handles SIGTERM
     assert recording.returncode == 137
@@ -331,7 +336,7 @@ def test_command_that_ends_is_recorded_to_its_end() -> None:
         launch([sys.executable, "-c", "sum(range(30_000_000)); exit(3)"]), OPTIONS, forked
     ) as recording:
         recording.start()
-        assert recording.wait(20)
+        assert recording.wait(100)
         assert recording.returncode == 3
         assert seen(recording.stop()) > 0
 

@@ -158,7 +158,7 @@ def test_profile_that_was_written_is_not_replaced_where_the_sampler_is_killed_th
         recording.start()
         until(lambda: recording.samples > 20)
         recording.end()
-        assert recording.wait(10)
+        assert recording.wait(100)
         recording.deliveries.rest(sink)
         worker = recording._sampling._link.worker
         assert worker.leave(20)
@@ -189,7 +189,7 @@ def test_worker_that_is_killed_ends_the_recording_with_its_reason(
             recording.start()
             until(lambda: recording.samples > 20)
             os.kill(recording._sampling._link.worker.pid, signal.SIGKILL)
-            assert recording.wait(10)
+            assert recording.wait(100)
             assert isinstance(recording.failure, WorkerDied)
             assert "by signal 9" in recording.failure.message
             assert target.poll() is None
@@ -219,7 +219,7 @@ def test_windows_that_were_written_before_the_worker_died_stay(target: subproces
     until(is_written)
     (worker,) = map(int, Path(f"/proc/{done.pid}/task/{done.pid}/children").read_text().split())
     os.kill(worker, signal.SIGKILL)
-    _, text = done.communicate(timeout=20)
+    _, text = done.communicate(timeout=100)
     assert done.returncode == 1
     assert "the process that unwinds and names has ended by signal 9" in text
     assert "_start;" in written[0].read_text()
@@ -361,7 +361,7 @@ def test_second_interrupt_ends_a_recording_that_is_still_being_named(tmp_path: P
             time.sleep(0.2)
             assert recorder.poll() is None
             recorder.send_signal(signal.SIGINT)
-            _, text = recorder.communicate(timeout=20)
+            _, text = recorder.communicate(timeout=100)
     assert recorder.returncode == 1
     assert "second" in text
     assert not list(tmp_path.glob("*.html"))

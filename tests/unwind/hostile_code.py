@@ -1,7 +1,7 @@
 """Code for the native analysis of functions: of libraries, made and hostile, each compared with the analysis in Python.
 
-`python -m tests.unwind.hostile_code LIBRARY SECONDS` compares them for another build of the native code for so much
-processor time, such as one with sanitizers, which ends the process at the first access out of bounds.
+`python -m tests.unwind.hostile_code LIBRARY SECONDS` runs another build of the native code for so much processor time,
+such as one with sanitizers, which ends the process at the first access out of bounds.
 """
 
 from __future__ import annotations
@@ -83,15 +83,16 @@ def pieces(library: ctypes.CDLL | None, file: ObjectFile, asked: Iterable[int]) 
         return [rules.piece_at(at) for at in asked]
 
 
-def compare_made(library: ctypes.CDLL, seed: int) -> int:
-    """Compare both analyses of made code, and return the number of addresses with a rule."""
+def compare_made(library: ctypes.CDLL, seed: int, is_compared: bool = True) -> int:
+    """Analyse made code, compare both analyses unless not wanted, and return the number of addresses with a rule."""
     chance = random.Random(seed)
     code = made_code(chance)
     entry = chance.choice((0, 16, chance.randrange(len(code))))
     given = 0
     for asked in (range(0, len(code), 3), sorted(chance.choices(range(len(code)), k=8))):
-        native, python = (pieces(each, little_elf(X86_64, code, entry), asked) for each in (library, None))
-        assert native == python, (seed, code.hex())
+        native = pieces(library, little_elf(X86_64, code, entry), asked)
+        if is_compared:
+            assert native == pieces(None, little_elf(X86_64, code, entry), asked), (seed, code.hex())
         given += sum(piece is not None for piece in native)
     return given
 
@@ -109,7 +110,7 @@ def compare_file(library: ctypes.CDLL, path: Path, stride: int) -> int:
 def main(library: ctypes.CDLL, seconds: float) -> None:
     seed, given, end = 0, 0, time.process_time() + seconds
     while time.process_time() < end:
-        given += compare_made(library, seed)
+        given += compare_made(library, seed, is_compared=False)
         seed += 1
     assert given > seed
     print(f"{seed} rounds, {given} rules")
