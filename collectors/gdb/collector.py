@@ -38,7 +38,7 @@ from pyprof.collectors.gdb.threads import (
     choose_arch,
     parse_description,
 )
-from pyprof.collectors.sampling_clock import SamplingClock
+from pyprof.collectors.sampling_slots import SamplingClock
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost, RemoteError
 from pyprof.model.arch import Arch, find_arch

@@ -21,7 +21,7 @@ from pyprof.collectors.offcpu.interval_matching import (
     measure_overlap,
     merge_gaps,
 )
-from pyprof.collectors.switch_events import ENDED, I64, Gap, Mask, ThreadEvents
+from pyprof.collectors.switch_source_protocol import ENDED, I64, Gap, Mask, ThreadEvents
 from pyprof.model.integer_columns import distinct
 from pyprof.records import dataclass, field, replace
 

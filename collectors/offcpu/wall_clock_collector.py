@@ -37,7 +37,7 @@ from pyprof.collectors.offcpu.interval_attribution import (
     OffCpuIntervals,
 )
 from pyprof.collectors.offcpu.interval_matching import PausedThreads
-from pyprof.collectors.switch_events import I64, Mask, SwitchBatch, SwitchSource, ThreadEvents
+from pyprof.collectors.switch_source_protocol import I64, Mask, SwitchBatch, SwitchSource, ThreadEvents
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.marker_frames import Blocked, KernelStack
 from pyprof.model.profile import ThreadInfo

@@ -15,6 +15,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.sampled_arch import HERE, NARROW, WIDE
 from pyprof.collectors.perf.cpu_wide_events import Scope
 from pyprof.collectors.perf.event_set import FOREVER_NS
+from pyprof.collectors.perf.processes_from_records import TrackedProcesses
 from pyprof.collectors.perf.records import (
     LOST,
     LOST_SAMPLES,
@@ -27,7 +28,6 @@ from pyprof.collectors.perf.records import (
     parse_lost,
     read_samples,
 )
-from pyprof.collectors.perf.tracked_processes import TrackedProcesses
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace

@@ -21,10 +21,10 @@ from pyprof.collectors.perf.event_attributes import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.event_manager import EventManager
 from pyprof.collectors.perf.event_set import FOREVER_NS, RingReader
 from pyprof.collectors.perf.process_set import ProcessSet, RecordAccounts
+from pyprof.collectors.perf.processes_from_records import TrackedProcesses
 from pyprof.collectors.perf.random_sampling import Decimation, Starvation
 from pyprof.collectors.perf.records import FORK, U64, SampleRecords, Scan, list_online_cpus, open_rings
 from pyprof.collectors.perf.stack_copy_size import AbsentPages, choose_ring_size
-from pyprof.collectors.perf.tracked_processes import TrackedProcesses
 from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, RecordWait
 from pyprof.collectors.targets.process_selection import Selection
 from pyprof.collectors.thread_start_times import Identities

@@ -13,7 +13,7 @@ from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.stack_copy_size import mask_beyond_copy
 from pyprof.collectors.perf.switches import Switches, SwitchReading
-from pyprof.collectors.switch_events import ENDED, I64, Mask, SwitchBatch
+from pyprof.collectors.switch_source_protocol import ENDED, I64, Mask, SwitchBatch
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reason_lookup import Note, make_note
 from pyprof.model.sample_batch import SampleBatch

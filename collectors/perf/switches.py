@@ -51,7 +51,7 @@ from pyprof.collectors.perf.records import (
     read_samples,
 )
 from pyprof.collectors.perf.stack_copy_size import StackSize
-from pyprof.collectors.switch_events import (
+from pyprof.collectors.switch_source_protocol import (
     BLOCKED,
     ENDED,
     IN,

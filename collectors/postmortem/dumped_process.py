@@ -19,7 +19,7 @@ from pyprof.model.arch import Arch, find_arch
 from pyprof.model.profile import ThreadInfo
 from pyprof.objfile.byte_source import ByteSource, FileSource, open_regular
 from pyprof.objfile.crash_dump import ELF_MACHINES, CrashDump, DumpException, DumpModule, DumpRegion, DumpThread
-from pyprof.objfile.file_opener import debuginfod_cache
+from pyprof.objfile.guarded_open import debuginfod_cache
 from pyprof.objfile.minidump import MAX_SIZE, is_microdump, is_minidump, read_microdump, read_minidump
 from pyprof.records import replace
 

@@ -18,8 +18,8 @@ from functools import partial
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.mapping_checks import MapQuery
 from pyprof.collectors.linux.procfs import ENDED_STATES, ProcDir
+from pyprof.collectors.linux.procmap_query import MapQuery
 from pyprof.collectors.ptrace.deep_stack import DeepStack
 from pyprof.collectors.ptrace.sampled_thread import ProcessorShare, ShortThreads, StackShape, Thread
 from pyprof.collectors.targets.address_spaces import SpaceTracker

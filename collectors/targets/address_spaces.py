@@ -4,7 +4,7 @@
 before and after a sample settle its address space. If they agree, it is certain. Modules that only appeared or only
 disappeared are taken as present. If one module replaced another, the addresses of the sample decide.
 
-If the kernel answers queries for single mappings (linux/mapping_checks.py), each stop checks whether the sample's
+If the kernel answers queries for single mappings (linux/procmap_query.py), each stop checks whether the sample's
 mapping is unchanged, and all mappings while modules appear and disappear. Then nothing is left to decide. Most readings
 are such queries too: for a Python process the text takes 1 ms, which at 100 Hz was a third of the cost of a sample.
 """
@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from pyprof.collectors.linux.libc import memory_reader
-from pyprof.collectors.linux.mapping_checks import Answer, MapQuery, make_guarded_reader, make_maps_reader
 from pyprof.collectors.linux.procfs import ProcDir, parse_program_arch
+from pyprof.collectors.linux.procmap_query import Answer, MapQuery, make_guarded_reader, make_maps_reader
 from pyprof.collectors.targets.map_changes import (
     MapChanges,
     MappedSize,

@@ -1,7 +1,7 @@
 """Changes of a process's mappings: when they are read again, and the samples near a change.
 
 /proc/PID/maps is read for the executable mappings and the writable memory. Queries for single mappings show whether
-they have changed (linux/mapping_checks.py). The next reading decides which state the samples near a change belong to.
+they have changed (linux/procmap_query.py). The next reading decides which state the samples near a change belong to.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from itertools import chain
 
-from pyprof.collectors.linux.mapping_checks import Answer, MapQuery, pack_executable_vmas
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
+from pyprof.collectors.linux.procmap_query import Answer, MapQuery, pack_executable_vmas
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.records import dataclass
 

@@ -36,7 +36,7 @@ from pyprof.records import dataclass, replace
 from pyprof.session.pipeline.shown_frames import with_frames
 from pyprof.symbolize.resymbolize import Places
 from pyprof.symbolize.source_files import SourceFiles
-from pyprof.tools.report_tasks import CodeOf, FunctionCode
+from pyprof.tools.disassembly_and_frame_names import CodeOf, FunctionCode
 
 NATIVE_INCLUDED = ", native code included"
 """Addition to the heading of the first table of functions, in programs with an interpreter."""

@@ -23,7 +23,7 @@ from typing import Protocol
 import numpy as np
 
 from pyprof.errors import FormatError
-from pyprof.objfile import file_opener, io_deadline
+from pyprof.objfile import guarded_open, io_deadline
 from pyprof.records import dataclass, field
 
 
@@ -114,7 +114,7 @@ def open_regular(path: str) -> int:
         FormatError: The file is not a regular file.
     """
     try:
-        return file_opener.current_opener().open_regular(path)
+        return guarded_open.current_opener().open_regular(path)
     except OSError as error:
         if error.errno == errno.EINVAL:
             raise FormatError("file", 0, "not a regular file") from None

@@ -18,9 +18,9 @@ from weakref import WeakKeyDictionary
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.objfile import file_opener, io_deadline
+from pyprof.objfile import guarded_open, io_deadline
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.file_opener import Rights, current_opener, debuginfod_cache, open_below
+from pyprof.objfile.guarded_open import Rights, current_opener, debuginfod_cache, open_below
 from pyprof.objfile.object_file_opening import open_object_file
 
 CRC_CHUNK = 1 << 20
@@ -226,7 +226,7 @@ def find_owner(root: str, path: str) -> str | None:
     The lists of files are searched without parsing.
     """
     try:
-        info = file_opener.find_file(root, "var/lib/dpkg/info")
+        info = guarded_open.find_file(root, "var/lib/dpkg/info")
     except OSError:
         return None
     try:
@@ -268,7 +268,7 @@ def _listing(folder: str, names: list[str], lines: list[bytes], budget: int) -> 
     size = 0
     for name in names:
         try:
-            data = file_opener.read_file(folder, name, budget - size)
+            data = guarded_open.read_file(folder, name, budget - size)
         except OSError:
             continue
         size += len(data)

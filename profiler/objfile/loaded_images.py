@@ -22,7 +22,7 @@ from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.memory_image import read_build_id, read_vdso_image, rebuild_image
-from pyprof.objfile.file_opener import Rights, current_opener
+from pyprof.objfile.guarded_open import Rights, current_opener
 from pyprof.objfile.mapped_file_search import Identity, find_bias, find_candidates, identify, is_accepted
 from pyprof.objfile.pe import PeFile, PeImage, find_windows_module
 from pyprof.records import dataclass, field
@@ -46,7 +46,7 @@ class Image:
         from_memory: The file was rebuilt from the target's memory.
         debug_files: Finds separate debug files, None if there are none.
         symbol_store: Finds Breakpad symbol files, None if there are none.
-        rights: Rights of the target, see file_opener.
+        rights: Rights of the target, see guarded_open.
         base: Address in the process of the image's lowest page.
     """
 

@@ -25,7 +25,7 @@ from pyprof.objfile import io_deadline
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
 from pyprof.objfile.elf.sections import PAGE, PT_DYNAMIC, PT_NOTE
-from pyprof.objfile.file_opener import current_opener, open_below
+from pyprof.objfile.guarded_open import current_opener, open_below
 from pyprof.records import dataclass
 
 MAX_HANDLES = 4

@@ -37,7 +37,7 @@ from pyprof.errors import FormatError
 from pyprof.model.reason_lookup import problem
 from pyprof.objfile import io_deadline
 from pyprof.objfile.breakpad.symbol_store import copy_text
-from pyprof.objfile.file_opener import debuginfod_cache, is_build_id
+from pyprof.objfile.guarded_open import debuginfod_cache, is_build_id
 from pyprof.objfile.object_file_opening import open_object_file
 
 TIMEOUT_S = 10.0

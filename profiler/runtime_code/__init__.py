@@ -1,11 +1,11 @@
 """Code that processes generate at run time: how they describe it, and what follows for unwinding and names.
 
-base                  The interface of a source of code descriptions
-hotspot/              The code of Java virtual machines (HotSpot), read from outside
-jit_code_registry     Run-time generated code of all processes of a recording: unwind rules and names
-perf_map_and_jitdump  Names, lines and unwind tables from a process's jitdump file, and names from its perf map, read
-                      while they grow
-process_code          All code descriptions of one process, and the managed runtimes that pyprof reads
-registered_code       Code that a process registers in its memory: with the GDB JIT interface, or with libunwind
-v8/                   The code of V8, the JavaScript engine of Node.js, read from outside
+base                   The interface of a source of code descriptions
+hotspot/               The code of Java virtual machines (HotSpot), read from outside
+jit_code_of_recording  Run-time generated code of all processes of a recording: unwind rules and names
+perf_map_and_jitdump   Names, lines and unwind tables from a process's jitdump file, and names from its perf map, read
+                       while they grow
+process_code           All code descriptions of one process, and the managed runtimes that pyprof reads
+registered_code        Code that a process registers in its memory: with the GDB JIT interface, or with libunwind
+v8/                    The code of V8, the JavaScript engine of Node.js, read from outside
 """

@@ -15,7 +15,7 @@ from pyprof.model.reason_lookup import problem, problem_of
 from pyprof.model.walk_result import Trust
 from pyprof.objfile import io_deadline
 from pyprof.objfile.byte_source import ContentReservation, GrowingFile
-from pyprof.objfile.file_opener import current_opener, open_below
+from pyprof.objfile.guarded_open import current_opener, open_below
 from pyprof.objfile.jitdump import JitdumpClosed, JitdumpReader, Loaded, Record
 from pyprof.objfile.loaded_images import SILENT
 from pyprof.records import dataclass

@@ -19,7 +19,7 @@ from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import ALWAYS, Span
 from pyprof.objfile.byte_source import GrowingFile
-from pyprof.objfile.file_opener import current_opener, open_below
+from pyprof.objfile.guarded_open import current_opener, open_below
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.base import CodeScan, CodeSource, ManagedRuntime, Rows, RuleAt, RuntimeKind
 from pyprof.runtime_code.hotspot.code_cache import STUB_LIST

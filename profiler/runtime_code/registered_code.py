@@ -19,7 +19,7 @@ from pyprof.model.walk_result import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.loaded_images import Image
 from pyprof.objfile.object_file_opening import open_memory_object
-from pyprof.objfile.target_memory_reader import TargetStructs
+from pyprof.objfile.target_structs import TargetStructs
 from pyprof.records import dataclass, field
 from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, module_path, report_problem
 from pyprof.unwind.formats.gdb_jit import (

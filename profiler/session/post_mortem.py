@@ -20,7 +20,7 @@ from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frame_reading import GoroutineOffsets
 from pyprof.model.profile import Profile
 from pyprof.objfile.crash_dump import DumpException, DumpModule
-from pyprof.objfile.file_opener import debuginfod_cache
+from pyprof.objfile.guarded_open import debuginfod_cache
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import DeadTarget, is_confined
 from pyprof.records import dataclass

@@ -20,7 +20,7 @@ from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import DEFAULT_STACK_SIZE, UnwindOptions, ViewOptions
 from pyprof.records import replace
-from pyprof.runtime_code.jit_code_registry import RuntimeCode
+from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
 from pyprof.session.pipeline.batch_to_stacks import Interning
 from pyprof.session.pipeline.interpreter_merge import ChainMerger
 from pyprof.session.pipeline.interpreter_readers import Runtimes

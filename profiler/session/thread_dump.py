@@ -26,7 +26,7 @@ from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.walk_result import StackEnd
-from pyprof.objfile.file_opener import read_file, rights_below
+from pyprof.objfile.guarded_open import read_file, rights_below
 from pyprof.options import CollectOptions, DumpOptions, RemoteOptions
 from pyprof.records import dataclass, field, replace
 from pyprof.session.pipeline.interpreter_readers import Runtimes

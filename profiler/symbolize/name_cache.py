@@ -24,7 +24,7 @@ from pyprof.model.stacks import FrameKey
 from pyprof.model.summary import NameCounts
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.debug_files import Packages
-from pyprof.objfile.file_opener import Rights
+from pyprof.objfile.guarded_open import Rights
 from pyprof.objfile.loaded_images import Image
 from pyprof.records import dataclass, field, replace
 from pyprof.symbolize.breakpad import SymbolFileNames

@@ -26,7 +26,7 @@ from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.records import breakpad_id
 from pyprof.objfile.debug_files import DebugFiles
-from pyprof.objfile.file_opener import current_opener
+from pyprof.objfile.guarded_open import current_opener
 from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.records import dataclass, field
 from pyprof.symbolize.demangle import demangle

@@ -18,7 +18,7 @@ from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.records import dataclass
 from pyprof.runtime_code.base import JIT, CodeSource, module_path
-from pyprof.runtime_code.jit_code_registry import RuntimeCode
+from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
 from pyprof.runtime_code.perf_map_and_jitdump import FILE as JITDUMP
 from pyprof.unwind.formats.cfi.sections import open_eh_frame
 

@@ -19,10 +19,10 @@ from pyprof.collectors.linux.process_times import TICK_NS
 from pyprof.fleet.agent import ended_processes, spool_query
 from pyprof.fleet.agent.config import parse
 from pyprof.fleet.agent.ended_processes import EndedFacts, EndedProcesses, FactGone, verdict_of
-from pyprof.fleet.agent.process_clocks import ProcessClocks, ProcessTime, with_exact_sums
 from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, TargetRule
 from pyprof.fleet.agent.process_table import ProcessTable
 from pyprof.fleet.agent.sampled_group import SampledGroup
+from pyprof.fleet.agent.scale_to_processor_time import ProcessClocks, ProcessTime, with_exact_sums
 from pyprof.fleet.configuration import TimeSpan
 from pyprof.records import replace
 from tests.agent.test_exact_sums import sums, window
@@ -148,7 +148,7 @@ def test_short_process_has_all_of_its_time_in_the_window_in_which_it_ended() -> 
 
 
 def test_short_processes_beyond_a_number_are_added_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyprof.fleet.agent.process_clocks._MAX_CLOCKS", 10)
+    monkeypatch.setattr("pyprof.fleet.agent.scale_to_processor_time._MAX_CLOCKS", 10)
     clocks = ProcessClocks()
     clocks.begin({})
     start_ns = time.monotonic_ns()

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from pyprof.collector_control import Stride
 from pyprof.errors import AccessDenied
 from pyprof.fleet.agent.config import parse
-from pyprof.fleet.agent.process_clocks import ProcessTime
 from pyprof.fleet.agent.process_table import ProcessTable
 from pyprof.fleet.agent.sampled_group import SampledGroup
+from pyprof.fleet.agent.scale_to_processor_time import ProcessTime
 from pyprof.fleet.agent.windows import WindowClock, WindowPart
 from pyprof.model.profile import Profile
 from pyprof.session import recording_factory

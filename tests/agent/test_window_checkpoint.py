@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.fleet.agent.process_clocks import ProcessTime
 from pyprof.fleet.agent.process_rules import RuleVerdict
 from pyprof.fleet.agent.process_table import ProcessLabels
+from pyprof.fleet.agent.scale_to_processor_time import ProcessTime
 from pyprof.fleet.agent.windows import WindowPart, labelled, packed, restored, segments
 from pyprof.importers import pprof
 from pyprof.model.analysis.sample_filter import selected

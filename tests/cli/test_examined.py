@@ -18,7 +18,7 @@ from pyprof.errors import PyprofError
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.loaded_images import ImageStore
-from pyprof.runtime_code.jit_code_registry import RuntimeCode
+from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
 from pyprof.session.worker import worker_process
 from tests import warm
 from tests.cli.test_inspect_unwind_tables import SOURCE

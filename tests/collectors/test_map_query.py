@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.linux.libc import memory_reader
-from pyprof.collectors.linux.mapping_checks import (
+from pyprof.collectors.linux.procfs import ProcDir, parse_maps
+from pyprof.collectors.linux.procmap_query import (
     Answer,
     MapQuery,
     make_guarded_reader,
@@ -22,7 +23,6 @@ from pyprof.collectors.linux.mapping_checks import (
     pack_executable_vmas,
     query_vma,
 )
-from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.model.address_space import Mapping
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

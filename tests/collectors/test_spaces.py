@@ -11,8 +11,8 @@ from typing import cast
 
 import pytest
 
-from pyprof.collectors.linux.mapping_checks import Answer, MapQuery, Vma, pack_executable_vmas
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
+from pyprof.collectors.linux.procmap_query import Answer, MapQuery, Vma, pack_executable_vmas
 from pyprof.collectors.ptrace.sampled_thread import StackShape
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
 from pyprof.collectors.targets.map_changes import MapChanges, MappedSize, StackMapping

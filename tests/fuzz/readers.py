@@ -26,7 +26,7 @@ from pyprof.fleet.agent.control_socket import ControlRefused
 from pyprof.fleet.agent.push.otlp_parca_pyroscope import check_exported
 from pyprof.fleet.agent.push.segment_to_pprof import check_empty
 from pyprof.fleet.wire.push_client import MAX_WAIT_S, wait_s
-from pyprof.fleet.wire.push_responses import NotSent, RefusedForGood
+from pyprof.fleet.wire.push_verdicts import NotSent, RefusedForGood
 from pyprof.importers import collapsed, otlp, perf, pprof, pyroscope_parca_requests, speedscope
 from pyprof.interpreters.cpython.code_objects import CodeReader, find_line
 from pyprof.interpreters.cpython.layout import LAYOUTS, LineTableFormat

@@ -19,7 +19,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, ProgramImage
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import UnwindOptions
-from pyprof.runtime_code.jit_code_registry import RuntimeCode
+from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 

@@ -22,7 +22,7 @@ from pyprof.model.arch import X86_64
 from pyprof.model.jit_code_map import ALWAYS, NamedRanges
 from pyprof.objfile import byte_source
 from pyprof.objfile.byte_source import GrowingFile
-from pyprof.objfile.file_opener import open_below
+from pyprof.objfile.guarded_open import open_below
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.perf_map_and_jitdump import PerfMapCode
 from pyprof.runtime_code.process_code import perf_map_head

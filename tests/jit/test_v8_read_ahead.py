@@ -16,7 +16,7 @@ from pyprof.model.walk_result import StackEnd, Trust, Walk
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.base import CodeScan
-from pyprof.runtime_code.jit_code_registry import RuntimeCode
+from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
 from pyprof.runtime_code.v8.js_frames import UNREAD, find_calls
 from pyprof.runtime_code.v8.managed_runtime import MIN_REST_NS, V8Code
 from tests.jit.js_engine import BASE, BASELINE, CODE, MadeHeap

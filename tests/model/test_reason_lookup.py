@@ -20,7 +20,7 @@ from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError
 from pyprof.exporters.flamegraph import WORDS
 from pyprof.fleet.agent.control_socket import ControlRefused
-from pyprof.fleet.wire.push_responses import LATER, REFUSED
+from pyprof.fleet.wire.push_verdicts import LATER, REFUSED
 from pyprof.model.fleet_reasons import ASKS
 from pyprof.model.interpreter_frames import PARTIAL
 from pyprof.model.reason_lookup import (

@@ -13,7 +13,7 @@ from pyprof.model.address_space import Mapping, Module
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.file_opener import Rights
+from pyprof.objfile.guarded_open import Rights
 from pyprof.objfile.loaded_images import Image
 from tests.objfile.live import library, where
 from tests.support import need

@@ -13,7 +13,7 @@ from pyprof.model.address_space import AddressSpace
 from pyprof.model.walk_result import StackEnd, Trust, Walk
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import UnwindOptions
-from pyprof.runtime_code.jit_code_registry import RuntimeCode
+from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
 from pyprof.unwind.unwinder import Unwinder
 from tests.oracle.states import Key, State, batch_of
 

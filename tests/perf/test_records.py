@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
+from pyprof.collectors.perf.processes_from_records import ProcessEvents
 from pyprof.collectors.perf.records import (
     ABI_32,
     ABI_64,
@@ -35,7 +36,6 @@ from pyprof.collectors.perf.records import (
     read_samples,
     scan_ring,
 )
-from pyprof.collectors.perf.tracked_processes import ProcessEvents
 from pyprof.model.address_space import Mapping
 from pyprof.model.arch import X86_64
 

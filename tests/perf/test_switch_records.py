@@ -21,7 +21,7 @@ from pyprof.collectors.perf.switches import (
     SwitchScan,
     scan_ring,
 )
-from pyprof.collectors.switch_events import BLOCKED, IN, PREEMPTED
+from pyprof.collectors.switch_source_protocol import BLOCKED, IN, PREEMPTED
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.model.marker_frames import Blocked, KernelStack

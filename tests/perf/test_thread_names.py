@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.perf.tracked_processes import CompiledFiles
+from pyprof.collectors.perf.processes_from_records import CompiledFiles
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event
 from pyprof.collectors.perf.records import MIN_RING
 from pyprof.collectors.perf.switches import Switches
 from pyprof.collectors.registry import open_collector
-from pyprof.collectors.switch_events import BLOCKED
+from pyprof.collectors.switch_source_protocol import BLOCKED
 from pyprof.collectors.targets.process_selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions

@@ -13,7 +13,7 @@ from pyprof.collectors.base import CollectorStats, Feedback, SampleSource
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.linux.sampled_arch import WIDE
 from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
-from pyprof.collectors.switch_events import (
+from pyprof.collectors.switch_source_protocol import (
     BLOCKED,
     ENDED,
     I64,

@@ -23,9 +23,9 @@ from pyprof.errors import FormatError
 from pyprof.fleet.agent.spool import SpoolSegment
 from pyprof.fleet.server import request_limits
 from pyprof.fleet.server.authorization import Refused
-from pyprof.fleet.server.ingest import ingest_process
+from pyprof.fleet.server.ingest import large_body_process
 from pyprof.fleet.server.ingest.ingest_app import ELSEWHERE, answer
-from pyprof.fleet.server.ingest.ingest_process import LargeBodies
+from pyprof.fleet.server.ingest.large_body_process import LargeBodies
 from pyprof.fleet.server.request_limits import MAX_OF_SEGMENT, App, Receive, Scope, Send, SeriesLimit
 from pyprof.fleet.server.store.database import Store
 from pyprof.fleet.server.store.sql_engine import StoreError
@@ -173,7 +173,7 @@ def test_large_body_is_read_elsewhere_and_counts_like_others(server: Served) -> 
     answer = server.push(cut)
     assert (answer.status, answer.json()["reason"]) == (400, "bad_segment")
     assert server.process is not None
-    readers = subprocess.run(["pgrep", "-P", str(server.process.pid), "-f", "ingest_process"], capture_output=True)
+    readers = subprocess.run(["pgrep", "-P", str(server.process.pid), "-f", "large_body_process"], capture_output=True)
     assert 1 <= len(readers.stdout.split()) <= 1 + ELSEWHERE
 
 
@@ -240,7 +240,7 @@ def test_reader_of_large_bodies_that_ends_costs_one_body(bodies: LargeBodies) ->
 
 def test_reader_that_needed_much_memory_is_replaced(bodies: LargeBodies, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({bodies.call(True, os.getpid) for _ in range(40)}) == 1
-    monkeypatch.setattr(ingest_process, "_MAX_MEMORY", 1 << 27)
+    monkeypatch.setattr(large_body_process, "_MAX_MEMORY", 1 << 27)
     first = bodies.call(True, os.getpid)
     assert bodies.call(True, len, bytes(1 << 20)) == 1 << 20
     assert bodies.call(True, os.getpid) == first
@@ -251,7 +251,7 @@ def test_reader_that_needed_much_memory_is_replaced(bodies: LargeBodies, monkeyp
 _DIES = """
 import os
 import random
-from pyprof.fleet.server.ingest.ingest_process import LargeBodies
+from pyprof.fleet.server.ingest.large_body_process import LargeBodies
 os.write(1, b"%d" % LargeBodies().call(True, os.getpid))
 os._exit(0)
 """

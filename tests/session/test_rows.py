@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.records import field_names
-from pyprof.session.pipeline import window_rows as under_test
-from pyprof.session.pipeline.window_rows import UNKNOWN, Rows, RowStore, no_lengths
+from pyprof.session.pipeline import sample_rows as under_test
+from pyprof.session.pipeline.sample_rows import UNKNOWN, Rows, RowStore, no_lengths
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
 

@@ -20,7 +20,7 @@ import pytest
 
 from pyprof.collectors.linux import confinement, libc, procfs
 from pyprof.collectors.linux.confinement import NOBODY
-from pyprof.objfile.file_opener import Opener
+from pyprof.objfile.guarded_open import Opener
 from pyprof.options import is_confined
 from pyprof.session.worker import file_broker
 from pyprof.session.worker.file_broker import AnyObjectFile, GuardedOpener, KnownFiles, KnownFolder, KnownProcess

@@ -38,7 +38,7 @@ OF_OTHERS = {
     "pyprof.session.worker.file_broker": "the keeper, which writes what a killed worker had recorded",
     "pyprof.symbolize.demangle": "the keeper",
     "pyprof.session.flight_recorder": "the keeper",
-    "pyprof.objfile.file_opener": "the file broker, which creates scratch files",
+    "pyprof.objfile.guarded_open": "the file broker, which creates scratch files",
 }
 """Modules of the worker that import modules which the worker never needs, with the component that needs these."""
 
@@ -106,7 +106,7 @@ def test_nothing_of_numpy_that_the_worker_uses_is_left_out(dead: tuple[str, ...]
     ours, _, left_out = said_of(*dead)
     assert {"pad", "linalg", "save"} <= set(left_out)
     used = {(module, name) for module, path in ours.items() for name in used_of_numpy(path)}
-    assert ("pyprof.session.pipeline.window_rows", "broadcast_to") in used
+    assert ("pyprof.session.pipeline.sample_rows", "broadcast_to") in used
     assert {each for each in used if each[1] in left_out} == set()
 
 

@@ -19,8 +19,8 @@ from pyprof.collectors.bpf.wait_collector import BpfWaitCollector
 from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
 from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.process_set import RecordAccounts
+from pyprof.collectors.perf.processes_from_records import ThreadNames
 from pyprof.collectors.perf.switch_source import PerfSwitchSource
-from pyprof.collectors.perf.tracked_processes import ThreadNames
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.targets import Targets
 from pyprof.collectors.routing.open_sources import OpenSources
@@ -136,7 +136,7 @@ def test_no_collector_that_tells_parts_is_missing_here() -> None:
     }
     bases = {base for kind in (*WITH_PARTS, PtraceCollector) for base in kind.__mro__}
     here = {f"{base.__module__.removeprefix('pyprof.').replace('.', '/')}.py" for base in bases}
-    tell_lives = {"collectors/perf/tracked_processes.py", "collectors/ptrace/targets.py"}
+    tell_lives = {"collectors/perf/processes_from_records.py", "collectors/ptrace/targets.py"}
     assert found - here == tell_lives
 
 

@@ -15,7 +15,7 @@ import struct
 from pyprof.errors import FormatError
 from pyprof.model.address_space import ReadMemory
 from pyprof.model.arch import Arch
-from pyprof.objfile.target_memory_reader import TargetStructs
+from pyprof.objfile.target_structs import TargetStructs
 from pyprof.records import dataclass
 
 DESCRIPTOR = b"__jit_debug_descriptor"

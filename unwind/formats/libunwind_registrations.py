@@ -46,7 +46,7 @@ from pyprof.errors import FormatError
 from pyprof.model.address_space import ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.target_memory_reader import TargetStructs
+from pyprof.objfile.target_structs import TargetStructs
 from pyprof.records import dataclass, replace
 from pyprof.unwind.formats.cfi.entries import CfiEntries, CfiSection
 from pyprof.unwind.formats.cfi.program import CfiPrograms

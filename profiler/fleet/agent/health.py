@@ -20,7 +20,7 @@ from pyprof.collectors.linux.children import find_descendants
 from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent.metrics import ACCURACY, Gauge, Metrics, PushNumber
 from pyprof.fleet.openmetrics import CONTENT_TYPE
-from pyprof.fleet.wire.push_responses import LATER
+from pyprof.fleet.wire.push_verdicts import LATER
 from pyprof.model.fleet_reasons import CONDITIONS
 from pyprof.model.untrusted_text import dump_json
 

@@ -483,7 +483,7 @@ class Spool:
         """Set aside a segment that a sink will never accept, and drop the oldest of too many.
 
         Args:
-            reason: A key of REFUSED in wire/push_responses.py.
+            reason: A key of REFUSED in wire/push_verdicts.py.
 
         Raises:
             OSError: The file cannot be moved.

@@ -24,7 +24,7 @@ from pyprof.fleet.agent.control_socket import NoAgent, agent_state
 from pyprof.fleet.agent.push.sink_types import made
 from pyprof.fleet.agent.spool_status import QueueState, SpoolState, Unnamed, forget, queues, state
 from pyprof.fleet.configuration import TimeSpan, moment
-from pyprof.fleet.wire.push_responses import NotSent, RefusedForGood, SegmentSink, cause_and_hint
+from pyprof.fleet.wire.push_verdicts import NotSent, RefusedForGood, SegmentSink, cause_and_hint
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.objfile.byte_source import open_regular
 from pyprof.records import field_names, is_record

@@ -12,7 +12,7 @@ from pyprof.fleet.configuration import BadConfig, ConfigError, Setting, Wrong, c
 from pyprof.fleet.server.authorization import READ, WRITE, Tenant
 from pyprof.fleet.server.store.sql_engine import PASSWORD_VARIABLE, StoreAddress, address
 from pyprof.fleet.wire.push_client import secret
-from pyprof.fleet.wire.push_responses import NotSent
+from pyprof.fleet.wire.push_verdicts import NotSent
 from pyprof.records import dataclass, replace
 
 _MAX_TENANTS = 1000

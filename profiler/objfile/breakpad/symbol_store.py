@@ -28,7 +28,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.records import breakpad_id, is_same_id
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.byte_source import FileSource, open_regular
-from pyprof.objfile.file_opener import current_opener
+from pyprof.objfile.guarded_open import current_opener
 
 if TYPE_CHECKING:
     from pyprof.objfile.symbol_servers import SymbolServer

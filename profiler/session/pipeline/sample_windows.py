@@ -26,8 +26,7 @@ from pyprof.model.thread_identity import Labels, ThreadKey
 from pyprof.model.walk_result import StackEnd, Walk
 from pyprof.records import dataclass, replace
 from pyprof.session.pipeline.batch_to_stacks import Interned, Interning
-from pyprof.session.pipeline.truncated_stack_repair import TruncatedStackRepair
-from pyprof.session.pipeline.window_rows import (
+from pyprof.session.pipeline.sample_rows import (
     UNKNOWN,
     LabelSets,
     LastStacks,
@@ -38,6 +37,7 @@ from pyprof.session.pipeline.window_rows import (
     ThreadNumbers,
     no_lengths,
 )
+from pyprof.session.pipeline.truncated_stack_repair import TruncatedStackRepair
 
 CLIPPED = "waits_clipped"
 COMPLETED = "stack_completed"

@@ -24,8 +24,8 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.reason_lookup import Note, make_note
 from pyprof.model.stacks import marker_key
 from pyprof.records import dataclass, replace
+from pyprof.session.pipeline.sample_rows import UNKNOWN
 from pyprof.session.pipeline.sample_windows import Window
-from pyprof.session.pipeline.window_rows import UNKNOWN
 
 _PIECES = 64
 """Number of rows into which unsampled time is split over a window."""

@@ -29,7 +29,7 @@ from io import BytesIO
 from pyprof.errors import PyprofError
 from pyprof.exporters import base
 from pyprof.exporters.base import Sink
-from pyprof.objfile.file_opener import ELF_MAGIC, Opener, Rights
+from pyprof.objfile.guarded_open import ELF_MAGIC, Opener, Rights
 from pyprof.records import dataclass
 from pyprof.session import process_priority
 from pyprof.session.worker import response_codec

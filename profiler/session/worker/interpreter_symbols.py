@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from pyprof.collectors.linux.mapping_checks import make_guarded_reader
+from pyprof.collectors.linux.procmap_query import make_guarded_reader
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.detection_symbols import MAX_SYMBOLS, FoundSymbols, Symbol, Wanted, read_symbols
 from pyprof.model.address_space import AddressSpace, Mapping, Module, ProgramImage
-from pyprof.objfile.file_opener import Opener
+from pyprof.objfile.guarded_open import Opener
 from pyprof.session.worker.file_broker import KnownProcess
 from pyprof.session.worker.message_channel import Channel, Closed, Part, Received
 from pyprof.session.worker.message_codec import MEMORY

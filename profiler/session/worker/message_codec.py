@@ -26,12 +26,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.linux.mapping_checks import make_guarded_reader
+from pyprof.collectors.linux.procmap_query import make_guarded_reader
 from pyprof.model.address_space import AddressSpace, Mapping, ProgramImage, ReadMemory, StatedId
 from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.interpreter_frames import Chain, Run, SampleState
 from pyprof.model.sample_batch import OuterStack
-from pyprof.objfile.file_opener import Opener, current_opener
+from pyprof.objfile.guarded_open import Opener, current_opener
 from pyprof.records import dataclass, replace
 from pyprof.session.worker.file_broker import KnownProcess
 from pyprof.session.worker.message_channel import MAX_FDS, Part, Received

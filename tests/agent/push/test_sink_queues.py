@@ -21,7 +21,7 @@ from pyprof.fleet.agent.push.sink_queues import MAX_BEHIND_S, SLOW_REQUEST_S, Pu
 from pyprof.fleet.agent.push.sink_types import KINDS, FolderSink, PushTarget, ServerSink, made
 from pyprof.fleet.agent.spool import Caps, Spool, SpoolSegment
 from pyprof.fleet.configuration import BadConfig
-from pyprof.fleet.wire.push_responses import GRPC, HTTP, LATER, REFUSED, NotSent, RefusedForGood, SegmentSink
+from pyprof.fleet.wire.push_verdicts import GRPC, HTTP, LATER, REFUSED, NotSent, RefusedForGood, SegmentSink
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.model.reason_lookup import COUNTERS
 from tests.agent.push.receivers import Said, receiver

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.fleet.wire.push_client import Credentials, HttpClient
-from pyprof.fleet.wire.push_responses import NotSent
+from pyprof.fleet.wire.push_verdicts import NotSent
 from pyprof.records import replace
 from tests.agent.push.receivers import Said, receiver
 from tests.support import need

@@ -20,7 +20,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent.health import Conditions
 from pyprof.fleet.agent.push.sink_types import PushTarget, made
 from pyprof.fleet.agent.spool import QUEUE, Spool
-from pyprof.fleet.wire.push_responses import LATER, REFUSED, NotSent, RefusedForGood, SegmentSink, cause_and_hint
+from pyprof.fleet.wire.push_verdicts import LATER, REFUSED, NotSent, RefusedForGood, SegmentSink, cause_and_hint
 from pyprof.fleet.wire.segment_names import SegmentName
 
 _LOOK_S = 1.0

@@ -22,13 +22,13 @@ from pyprof.records import dataclass, field
 
 if TYPE_CHECKING:
     from pyprof.fleet.wire.push_client import Endpoint
-    from pyprof.fleet.wire.push_responses import SegmentSink
+    from pyprof.fleet.wire.push_verdicts import SegmentSink
 from contextlib import ExitStack, suppress
 
 from pyprof.exporters import output_file
 from pyprof.fleet.file_system import Disk
 from pyprof.fleet.wire.push_client import Endpoint, HttpClient
-from pyprof.fleet.wire.push_responses import NotSent
+from pyprof.fleet.wire.push_verdicts import NotSent
 from pyprof.fleet.wire.segment_names import SegmentName
 
 PATH = "/api/v1/segments"
@@ -215,7 +215,7 @@ def unusable_credentials(target: PushTarget) -> str:
     missing, which may exist where the agent runs.
     """
     from pyprof.fleet.wire.push_client import Credentials, ca
-    from pyprof.fleet.wire.push_responses import NotSent
+    from pyprof.fleet.wire.push_verdicts import NotSent
 
     values = target.values
     if not all(map(os.path.lexists, _credential_files(target))):

@@ -17,9 +17,9 @@ from pyprof.errors import FormatError
 from pyprof.fleet.server.authorization import WRITE, Access, Refused
 from pyprof.fleet.server.config import ServerConfig
 from pyprof.fleet.server.health_and_metrics import DISK_FULL
-from pyprof.fleet.server.ingest import ingest_process
+from pyprof.fleet.server.ingest import large_body_process
 from pyprof.fleet.server.ingest.foreign_pushes import ForeignPush
-from pyprof.fleet.server.ingest.ingest_process import LargeBodies
+from pyprof.fleet.server.ingest.large_body_process import LargeBodies
 from pyprof.fleet.server.ingest.segment_files import DiskFull
 from pyprof.fleet.server.ingest.segment_rows import SegmentRows, rows_of
 from pyprof.fleet.server.lifecycle import ServerParts
@@ -298,7 +298,7 @@ class IngestApp:
             FormatError: The push is broken.
             Refused: A segment is wrong.
         """
-        found = self._elsewhere(push.body, ingest_process.pushed, tenant, push, time.time_ns(), MAX_INFLATED)
+        found = self._elsewhere(push.body, large_body_process.pushed, tenant, push, time.time_ns(), MAX_INFLATED)
         return [(self._adopted(rows), data) for rows, data in found]
 
     def _readings(
@@ -321,7 +321,7 @@ class IngestApp:
                 raise
 
         def elsewhere() -> list[ReadSegment]:
-            rows = self._elsewhere(data, ingest_process.segment, tenant, name, data, MAX_INFLATED, lends)
+            rows = self._elsewhere(data, large_body_process.segment, tenant, name, data, MAX_INFLATED, lends)
             _check_content(rows)
             return [(self._adopted(rows), data)]
 

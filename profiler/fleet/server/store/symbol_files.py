@@ -24,7 +24,7 @@ from pyprof.importers.pprof import inflate
 from pyprof.model.profile import Frame, FrameKind, Line
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.byte_source import BytesSource, open_regular
-from pyprof.objfile.file_opener import is_build_id
+from pyprof.objfile.guarded_open import is_build_id
 from pyprof.records import replace
 from pyprof.symbolize.breakpad import SymbolFileNames
 

@@ -28,7 +28,7 @@ from pyprof.fleet.wire.segment_names import SegmentName
 
 _READER = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from pyprof.fleet.server.ingest.ingest_process import read_all; read_all()"
+    "from pyprof.fleet.server.ingest.large_body_process import read_all; read_all()"
 )
 _AFTER_OTHERS = 19
 """Nice value of the process that reads large bodies, relative to the server."""
