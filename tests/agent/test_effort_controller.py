@@ -368,7 +368,9 @@ def test_status_tells_a_cost_above_the_budget_from_one_not_measured_yet(monkeypa
     judged.memory = 150 * MB
     assert "not measured yet" in format_cost(judged.control.status())
     judged.live(2, 0.003)
-    assert format_cost(judged.control.status()).endswith("1 of 1 processes")
+    assert format_cost(judged.control.status()).endswith(
+        "150 MB (200 allowed), 1 of 1 sampling times, 1 of 1 processes"
+    )
     judged.control.change_budget(CostBudget(0.001, 100 * MB, 60))
     judged.control.exclude_cost(FIRST_SETTLING)
     assert format_cost(judged.control.status()).endswith("; over the budget, checked again in 60 s")

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -22,6 +23,7 @@ from pyprof.fleet.agent.sampled_group import SampledGroup
 from pyprof.fleet.agent.scale_to_processor_time import ProcessTime
 from pyprof.fleet.agent.windows import WindowClock, WindowPart
 from pyprof.model.profile import Profile
+from pyprof.records import replace
 from pyprof.session import recording_factory
 from tests.agent.test_exact_sums import Simulation, sums, window
 from tests.hostile.test_endings import until
@@ -125,6 +127,49 @@ def test_first_window_begins_before_the_files_of_processes_are_read() -> None:
     assert sums(windows[0])[7] == pytest.approx(host.at(host.now_ns) - host.at(start_ns), abs=2)
     assert sampled.start_ns - windows[0].start_ns == 2 * Simulation.STEP_NS
     assert [note.reason for note in windows[0].summary.notes] == ["window_resumed"]
+
+
+@pytest.mark.parametrize(("left_s", "waits"), [(50, True), (70, False)])
+def test_recording_of_other_processes_begins_at_the_end_of_the_window_unless_that_is_far(
+    left_s: float, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = parse('[[rule]]\nname = "*"', "x")
+    (sampling,) = config.samplings()
+    whole, delivered, ended = window([1]), list[tuple[Profile, str]](), list[str]()
+
+    class Renewed:
+        """A recording in which another set of processes is drawn in the second window."""
+
+        failure, running, waits = None, True, 0
+
+        def wait(self, seconds: float) -> bool:
+            self.waits += 1
+            if self.waits == 2:
+                group.begin_anew()
+            return not self.running
+
+        def windows(self, seconds: float) -> Iterator[Profile]:
+            yield whole
+
+        def end(self) -> None:
+            ended.append("at once")
+            self.running = False
+
+        def stop(self) -> Profile:
+            ended.append("window")
+            return replace(whole)
+
+    recording: Any = Renewed()
+    clock = SimpleNamespace(left=lambda _: left_s)
+    table = ProcessTable(config.rules, -1)
+    took = lambda _, profile, key: delivered.append((profile, key))  # noqa: E731
+    group = SampledGroup(sampling, config.values, table, clock, Stride(), took, lambda *_: True, lambda *_: None)  # type: ignore[arg-type]
+    group._clocks, group._recording = None, recording
+    monkeypatch.setattr(group, "_save", lambda *_: None)
+    group._windows(recording)
+    assert ended == (["window"] if waits else ["at once", "window"])
+    assert len(delivered) == (2 if waits else 3)
+    assert delivered[1][1], "the window that ends the recording has its checkpoints"
 
 
 @given(

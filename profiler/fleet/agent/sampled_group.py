@@ -43,6 +43,8 @@ _SOON_S = 0.001
 _LOOK_S = 0.02
 _MAX_GAP_NS = 60_000_000_000
 """Maximum time between two recordings, in nanoseconds, that the first window of the second one includes."""
+_MAX_RENEWAL_DELAY_S = 60.0
+"""Maximum time in seconds for which a restart for other processes waits for the end of the window."""
 _READ_BEFORE_S = 0.02
 """Time in seconds before the end of a window at which the processor clocks of processes are read."""
 
@@ -95,7 +97,8 @@ class SampledGroup:
         self.starts = 0
         self.when_idle: Callable[[], None] = lambda: None
         self.before_reading: Callable[[], None] = lambda: None
-        self._is_ending = False
+        self._is_ending = self._renews = False
+        self._window_ends_at = 0.0
         self._recording: Recording | None = None
         self._thread: threading.Thread | None = None
         self._known: frozenset[tuple[int, int]] = frozenset()
@@ -142,7 +145,7 @@ class SampledGroup:
         """
         self._release()
         self._not_before = time.monotonic() + _AGAIN_S
-        self._is_ending = False
+        self._is_ending = self._renews = False
         self.left.clear()
         self._thread = threading.Thread(target=self._live, name="pyprof windows", daemon=True)
         self._thread.start()
@@ -195,9 +198,13 @@ class SampledGroup:
             last: Profile | None = None
             while recording.running:
                 ends, window = time.monotonic() + self._clock.left(time.time()), uuid.uuid4().hex
+                self._window_ends_at = ends
                 self._save(recording, ends, window)
                 recording.wait(max(ends - time.monotonic() - _READ_BEFORE_S, 0.0))
                 self._read_clocks()
+                if self._renews:
+                    last = None
+                    break
                 last = next(recording.windows(max(ends - time.monotonic(), _SOON_S)), None)
                 if last is not None:
                     self._deliver(recording, last, window)
@@ -314,9 +321,14 @@ class SampledGroup:
     def begin_anew(self) -> None:
         """Restart the recording for another set of processes, without waiting; a collector cannot release a running
         process.
+
+        The restart comes at the end of the window, so that none is cut into pieces, but at once if that is far away.
         """
         self._not_before = 0.0
-        self.end()
+        if self._window_ends_at > time.monotonic() + _MAX_RENEWAL_DELAY_S:
+            self.end()
+        else:
+            self._renews = True
 
     def end(self) -> None:
         """End the recording of this group of processes, without waiting for its last window."""

@@ -264,13 +264,14 @@ def _health(agent: Mapping[str, Any]) -> Iterator[str]:
 
 
 def format_cost(budget: Mapping[str, Any]) -> str:
-    """Return the text about the agent's cost, budget and effort."""
-    allowed = f"{budget['budget_cpu_percent']:g} % of a processor and {budget['budget_memory'] / 1e6:.0f} MB"
+    """Return the text about the agent's cost, budget and effort. MB are those of the configuration (1 << 20 bytes)."""
+    own_mb, allowed_mb = (budget[name] / (1 << 20) for name in ("own_memory", "budget_memory"))
+    allowed = f"{budget['budget_cpu_percent']:g} % of a processor and {allowed_mb:.0f} MB"
     pause = budget["unchecked_seconds"]
     if not budget["is_measured"]:
         return f"cost not measured yet ({allowed} allowed; files are read for the first time)"
     cost = f"{budget['own_cpu_percent']:g} % of a processor ({budget['budget_cpu_percent']:g} % allowed)"
-    memory = f"{budget['own_memory'] / 1e6:.0f} MB ({budget['budget_memory'] / 1e6:.0f} allowed)"
+    memory = f"{own_mb:.0f} MB ({allowed_mb:.0f} allowed)"
     used = f"1 of {budget['one_sampling_time_in']} sampling times, 1 of {budget['one_process_in']} processes"
     when = f", checked again in {pause} s" if pause else ""
     over = f"; over the budget{when}" if budget["is_exceeded"] else ""
