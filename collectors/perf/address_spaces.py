@@ -193,8 +193,10 @@ class MappingHistory:
         self._hidden = self.image
 
     def takes_mappings(self) -> bool:
-        """Return False if too many mappings were made since the last assign_spaces(), so that they cannot be applied
-        one by one.
+        """Return True if add_mapping() may store another mapping.
+
+        assign_spaces() applies stored mappings one by one to the samples between them. It returns False if too many are
+        stored: then all mappings of the process must be read again.
         """
         return self._changes.has_room(len(self.layout))
 

@@ -290,8 +290,8 @@ class TracedProcess:
 
     @property
     def is_searched(self) -> bool:
-        """True if find_displaced() looks at the threads of this process. It does not if they are too many or selected
-        by name.
+        """True if find_displaced() looks among the threads of this process for the one that the sampler pushed off its
+        processor. It does not if they are too many or selected by name.
         """
         return self._options.thread is None and 0 < self._count <= _FEW
 

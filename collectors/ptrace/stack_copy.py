@@ -291,7 +291,11 @@ class StackCopy:
             self._piece_size = max(got, 0)
 
     def _begin_deep(self, thread: Thread, length: int) -> int:
-        """Return the number of bytes to copy of a stack that is longer than the limit for copies."""
+        """Begin the copy of a stack that is longer than the limit for copies, and return how many bytes of it to copy.
+
+        That is the limit for a thread with an interpreter. For others it is less while the outer part of the stack is
+        known from an earlier copy.
+        """
         self._length = length
         most = thread.shape.most
         return most if thread.reader is not None else thread.deep.choose_copy(self._base, most)

@@ -190,7 +190,11 @@ class Builder:
         return len(self._tree.parent)
 
     def add_module(self, info: ModuleInfo) -> int:
-        """Return the index of a module of the profile. It has names and lines if it has any in one of the files."""
+        """Add a module to the profile unless an equal one is there, and return its index.
+
+        Imported files may describe the same module. The profile says that its functions and lines are known if one of
+        the files had them.
+        """
         key = (info.path, info.build_id, info.start, info.end, info.offset)
         index = self._module_of.setdefault(key, len(self.modules))
         if index == len(self.modules):

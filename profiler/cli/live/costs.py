@@ -97,8 +97,15 @@ def process_row(thread: ThreadInfo) -> TopRow:
 
 
 def frame_rows(profile: Profile, frame: Frame, table: str) -> list[TopRow]:
-    """Return a row of a cost table for each function of a frame, outermost first, so that rows of different tables
-    correspond.
+    """Return what a cost table calls each function of a frame: the function, its module, its source line, and so on.
+
+    A frame has several functions if calls were inlined. All tables have them in the same order, outermost first, so the
+    n-th row of one table and the n-th row of another stand for the same function.
+
+    Args:
+        profile: The profile with the modules of the frame.
+        frame: The frame.
+        table: Name of the table ("function", "native", "module", "line"), which decides what a row shows.
     """
     functions = [TopRow(function.name, module) for function, module in functions_of(profile, frame)]
     functions = functions or [TopRow(frame.title, "")]

@@ -212,10 +212,13 @@ class MatchedStacks:
     def _whole(
         self, batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]
     ) -> tuple[list[int], list[tuple[int, ...]]]:
-        """Find the samples with a complete native stack and an interpreter frame chain that can match.
+        """Find the samples whose native and interpreter frames can be joined to one stack.
+
+        The native stack must be complete, and the interpreter's chain of frames must have a marker for each evaluator
+        call: an address on the native stack that tells which native frame ran these interpreter frames.
 
         Returns:
-            (indices of the samples, markers of each).
+            (indices of the samples, addresses of the markers of each).
         """
         lanes, marks = [], []
         of_kind = (batch.kind == SampleKind.STOPPED) & (walk.end == StackEnd.ROOT) & (np.diff(walk.start) >= 1)

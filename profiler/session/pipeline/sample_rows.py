@@ -219,7 +219,15 @@ class SurroundedStacks:
         self._referred.update(zip(keys, nodes.tolist(), strict=True))
 
     def surround(self, batch: SampleBatch, rows: Rows) -> None:
-        """Add the lock outside, or the stack of the waker inside, to the stack of each wait in a batch."""
+        """Add to the stack of each wait what it waited for, where the collector found that out.
+
+        The name of the lock becomes the outermost frame. The stack of the thread that ended the wait (the waker) is
+        added after the innermost frame.
+
+        Args:
+            batch: The samples. Their `around` has the locks and wakers.
+            rows: The rows of these samples, whose stack nodes are changed.
+        """
         for lane, around in batch.around.items():
             waker = self._referred.get(around.waker, 0)
             key = (int(rows.node[lane]), around._replace(waker=(0, 0)), waker)

@@ -65,12 +65,17 @@ class NativeView(Protocol):
     def __call__(
         self, stacks: StackKeys[_Key], is_own: Callable[[_Key], bool], is_function: Callable[[_Key], bool], /
     ) -> Callable[[int], Sequence[_Key]]:
-        """Return the frames that replace each node of a stack tree.
+        """Choose which frames to show of stacks that have both native frames and interpreter frames.
+
+        A choice may, for example, leave out the interpreter's own native frames, and keep those of C libraries.
 
         Args:
             stacks: The stack tree.
             is_own: Returns True if a frame lies in code of the interpreter itself.
             is_function: Returns True if a frame runs a function of the interpreted language.
+
+        Returns:
+            A function that maps a node of the tree to the frames that are shown in its place, none to leave it out.
         """
         ...
 
