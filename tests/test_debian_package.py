@@ -28,7 +28,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not found:
         missing("no Python of a Debian release in /usr/bin: python3")
     folder = tmp_path_factory.mktemp("package")
-    return build(built(folder, "x86_64"), found[0], "x86_64", folder, "none")
+    return build(built("x86_64"), found[0], "x86_64", folder, "none")
 
 
 @pytest.fixture(scope="module")

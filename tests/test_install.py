@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import fcntl
 import io
 import os
 import platform
@@ -18,6 +19,7 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
 import pyprof
+from tests.support import BUILDS
 
 pytestmark = pytest.mark.system
 
@@ -32,18 +34,24 @@ STRANGER = {
 IN_THE_WAY = "pyprof: another project, pyprof 1.0.0 in {}, is in the way. `pip uninstall pyprof`, then "
 
 
-def built(folder: Path, machine: str) -> Path:
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT)]
-    env = {**os.environ, "PYPROF_MACHINE": machine}
-    done = subprocess.run(command, check=True, timeout=300, capture_output=True, text=True, env=env)
-    assert "SetuptoolsWarning" not in done.stderr + done.stdout
+def built(machine: str) -> Path:
+    """Return the wheel for a machine, which a run of the tests builds once."""
+    folder = Path(os.environ[BUILDS]) / f"wheel-{machine}"
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", f"{folder}.part", str(ROOT)]
+            env = {**os.environ, "PYPROF_MACHINE": machine}
+            done = subprocess.run(command, check=True, timeout=280, capture_output=True, text=True, env=env)
+            assert "SetuptoolsWarning" not in done.stderr + done.stdout
+            os.rename(f"{folder}.part", folder)
     (found,) = folder.glob("pyprof_live-*.whl")
     return found
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory.mktemp("wheel"), "")
+def wheel() -> Path:
+    return built(platform.machine())
 
 
 @pytest.fixture
@@ -114,10 +122,9 @@ OF_A_MACHINE = ("sampler.{}.o", "rounds.{}.so", "walk.{}.so")
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_wheel_of_a_machine_has_its_objects_only_and_says_so(machine: str, wheel: Path, tmp_path: Path) -> None:
+def test_wheel_of_a_machine_has_its_objects_only_and_says_so(machine: str) -> None:
     """Build for both machines in one checkout: files of the earlier build must not get into the later wheel."""
-    made = wheel if machine == platform.machine() else built(tmp_path, machine)
-    assert objects(made, machine) == {name.format(machine) for name in OF_A_MACHINE} | {"process_ends.o"}
+    assert objects(built(machine), machine) == {name.format(machine) for name in OF_A_MACHINE} | {"process_ends.o"}
 
 
 def test_wheel_states_the_licences_of_all_its_parts_and_has_their_texts(wheel: Path) -> None:

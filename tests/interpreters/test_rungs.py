@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.interpreters.extensions import SOURCES, import_path, numpy
-from tests.interpreters.pythons import KINDS, SOME, Python, running
+from tests.interpreters.pythons import KINDS, OLDEST_AND_NEWEST, SOME, Python, running
 from tests.interpreters.runs import dump
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
@@ -95,7 +95,7 @@ def test_frames_and_the_native_ones_between_them_are_those_that_the_program_know
         check(dumped(process, truth)[0]["frames"], truth)
 
 
-@KINDS
+@OLDEST_AND_NEWEST
 def test_frames_of_a_thread_that_runs_are_those_that_the_program_knows(python: Python) -> None:
     """Dump the main thread in a C function that has the GIL and never returns."""
     with climbing(python, str(SEED), "60", "c_spin") as process:
