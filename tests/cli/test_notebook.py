@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +26,24 @@ from IPython.utils.capture import capture_output
 shell = InteractiveShell.instance()
 shell.run_line_magic("colors", "nocolor")
 shell.run_cell("%load_ext pyprof")
-found = []
-for cell in json.load(sys.stdin):
-    with capture_output() as shown:
-        result = shell.run_cell(cell)
-    profile = shell.user_ns.pop("_pyprof", None)
-    found.append({
-        "text": shown.stdout + shown.stderr,
-        "pages": sum("<iframe" in output.data.get("text/html", "") for output in shown.outputs),
-        "functions": [] if profile is None else [[cost.name, cost.total / profile.total] for cost in
-                                                 profile.top(1000, by="total")],
-        "outermost": [] if profile is None else [profile.path(leaf)[0].title for leaf in profile.stack.tolist()],
-        "rate": 0 if profile is None else round(1e9 / profile.period_ns),
-        "types": [] if profile is None else [type.type for type in profile.value_types],
-        "pids": [] if profile is None else sorted({thread.pid == os.getpid() for thread in profile.threads}),
-        "children": Path(f"/proc/self/task/{os.getpid()}/children").read_text().split(),
-    })
-print(json.dumps(found))
+for line in sys.stdin:
+    found = []
+    for cell in json.loads(line):
+        with capture_output() as shown:
+            result = shell.run_cell(cell)
+        profile = shell.user_ns.pop("_pyprof", None)
+        found.append({
+            "text": shown.stdout + shown.stderr,
+            "pages": sum("<iframe" in output.data.get("text/html", "") for output in shown.outputs),
+            "functions": [] if profile is None else [[cost.name, cost.total / profile.total] for cost in
+                                                     profile.top(1000, by="total")],
+            "outermost": [] if profile is None else [profile.path(leaf)[0].title for leaf in profile.stack.tolist()],
+            "rate": 0 if profile is None else round(1e9 / profile.period_ns),
+            "types": [] if profile is None else [type.type for type in profile.value_types],
+            "pids": [] if profile is None else sorted({thread.pid == os.getpid() for thread in profile.threads}),
+            "children": Path(f"/proc/self/task/{os.getpid()}/children").read_text().split(),
+        })
+    print(json.dumps(found), flush=True)
 """
 WORK = """
 import time
@@ -52,23 +54,32 @@ def crunch(seconds):
 """
 
 
-def shown(*cells: str) -> list[dict[str, Any]]:
-    """Run cells in a session. Return what each cell displays and its profile."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SESSION],
-        input=json.dumps([WORK, *cells]),
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert isinstance(found, list)
-    assert found[-1]["children"] == []
-    return found[1:]
+Shown = Callable[..., list[dict[str, Any]]]
 
 
-def test_cell_is_recorded_and_its_page_is_shown() -> None:
+@pytest.fixture(scope="module")
+def shown() -> Iterator[Shown]:
+    """Return a function that runs cells in one session, and returns what each cell displays and its profile."""
+    command = [sys.executable, "-W", "ignore", "-c", SESSION]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as session:
+        cells_to, found_from = session.stdin, session.stdout
+        assert cells_to
+        assert found_from
+
+        def run(*cells: str) -> list[dict[str, Any]]:
+            print(json.dumps(cells), file=cells_to, flush=True)
+            line = found_from.readline()
+            assert line, session.wait(60)
+            found: list[dict[str, Any]] = json.loads(line)
+            assert found[-1]["children"] == []
+            return found
+
+        run(WORK)
+        yield run
+        cells_to.close()
+
+
+def test_cell_is_recorded_and_its_page_is_shown(shown: Shown) -> None:
     cell, after = shown("%%pyprof -r 199\nkept = 7 * 6\ncrunch(1)\nkept", "print(kept)")
     assert cell["pages"] == 1, cell["text"]
     assert dict(cell["functions"])["crunch"] > 0.5
@@ -80,14 +91,14 @@ def test_cell_is_recorded_and_its_page_is_shown() -> None:
     assert after["pages"] == 0
 
 
-def test_error_of_a_cell_is_shown_and_so_is_its_page() -> None:
+def test_error_of_a_cell_is_shown_and_so_is_its_page(shown: Shown) -> None:
     (cell,) = shown("%%pyprof\ncrunch(0.5)\n{}['absent']")
     assert cell["text"].count("KeyError: 'absent'") == 1
     assert cell["pages"] == 1, cell["text"]
     assert "crunch" in dict(cell["functions"])
 
 
-def test_cells_of_the_library_page_run_and_modes_are_those_of_record() -> None:
+def test_cells_of_the_library_page_run_and_modes_are_those_of_record(shown: Shown) -> None:
     blocks = re.findall(r"^```\n(%.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert [block.split()[0] for block in blocks] == ["%load_ext", "%%pyprof"]
     _, loaded, cell, after = shown("def compute(): return time.sleep(0.6)", *blocks, "print(answer)")
@@ -98,7 +109,7 @@ def test_cells_of_the_library_page_run_and_modes_are_those_of_record() -> None:
     assert after["text"] == "None\n"
 
 
-def test_wrong_options_and_help_run_nothing() -> None:
+def test_wrong_options_and_help_run_nothing(shown: Shown) -> None:
     wrong, manual, after = shown("%%pyprof --mode both\nran = 1", "%pyprof -h", "print('ran' in globals())")
     assert "--mode" in wrong["text"]
     assert "UsageError" in wrong["text"]
@@ -106,14 +117,14 @@ def test_wrong_options_and_help_run_nothing() -> None:
     assert after["text"] == "False\n"
 
 
-def test_what_cannot_be_recorded_is_said_and_nothing_runs() -> None:
+def test_what_cannot_be_recorded_is_said_and_nothing_runs(shown: Shown) -> None:
     cell, after = shown("%%pyprof -k --collector ptrace\nran = 1", "print('ran' in globals())")
     assert "kernel" in cell["text"]
     assert cell["pages"] == 0
     assert after["text"] == "False\n"
 
 
-def test_what_a_cell_leaves_behind_does_not_keep_it_recorded() -> None:
+def test_what_a_cell_leaves_behind_does_not_keep_it_recorded(shown: Shown) -> None:
     lasting = "import os\npid = os.fork()\nif not pid:\n    time.sleep(100)\n    os._exit(0)\ncrunch(0.5)"
     end = "import os, signal\nos.kill(pid, signal.SIGKILL)\nos.waitpid(pid, 0)[1]"
     cell, after = shown(f"%%pyprof\n{lasting}", end)
@@ -122,7 +133,7 @@ def test_what_a_cell_leaves_behind_does_not_keep_it_recorded() -> None:
     assert "9" in after["text"]
 
 
-def test_recording_that_ends_before_its_cell_is_shown() -> None:
+def test_recording_that_ends_before_its_cell_is_shown(shown: Shown) -> None:
     (cell,) = shown("%%pyprof -d 0.5\ncrunch(1.5)")
     assert cell["pages"] == 1, cell["text"]
     assert "crunch" in dict(cell["functions"])
