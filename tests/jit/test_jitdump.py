@@ -237,7 +237,7 @@ def test_address_that_is_used_again_has_the_name_of_its_time(tmp_path: Path) -> 
 def test_functions_of_cpythons_jitdump_are_unwound_by_its_tables(tmp_path: Path) -> None:
     """Record the whole life of a CPython with -X perf_jit, which buffers its last records until it ends."""
     script = tmp_path / "work.py"
-    source = (PROGRAMS / "work.py").read_text().replace("while True", "import time\nwhile time.process_time() < 2")
+    source = (PROGRAMS / "work.py").read_text().replace("while True", "import time\nwhile time.process_time() < 1")
     script.write_text(source)
     output, summary = recorded(tmp_path, *other_python(), "-X", "perf_jit", str(script))
     names = [[name for name in stack.split(";") if name.startswith("py::")] for stack in output]
@@ -249,7 +249,7 @@ def test_functions_of_cpythons_jitdump_are_unwound_by_its_tables(tmp_path: Path)
 
 def test_functions_of_nodes_jitdump_have_names_and_tables(tmp_path: Path) -> None:
     script = tmp_path / "work.js"
-    script.write_text((PROGRAMS / "work.js").read_text().replace("for(;;)", "while (process.cpuUsage().user < 2e6)"))
+    script.write_text((PROGRAMS / "work.js").read_text().replace("for(;;)", "while (process.cpuUsage().user < 1e6)"))
     output, summary = recorded(tmp_path, need("node"), "--perf-prof", "--perf-prof-unwinding-info", str(script))
     assert sum("fib" in stack.split(";") for stack in output) > 5  # V8's own name, not that of the jitdump
     assert summary["trust"][Trust.V8.label] > 20
@@ -283,7 +283,7 @@ function spin(n) {
   return slow + a + b + c;
 }
 let sum = 0;
-while (process.cpuUsage().user < 2e6) { sum += spin(1000000); }
+while (process.cpuUsage().user < 1e6) { sum += spin(1000000); }
 """
 
 
