@@ -79,8 +79,8 @@ class WalkedSpace:
 class BatchWalk:
     """The unwinding of the stacks of one batch of samples.
 
-    Call walk_space() for each address space (or walk_scalar() for single samples), then walk_deferred(), then
-    collect_walk().
+    The caller calls walk_space() for each address space (or walk_scalar() for single samples), then walk_deferred(),
+    then collect_walk().
     """
 
     def __init__(self, batch: SampleBatch, native: NativeWalker | None) -> None:
@@ -102,7 +102,9 @@ class BatchWalk:
             self._settle(lane, walker.walk(read_first_registers(self._batch, lane), LaneMemory(self._batch, lane)))
 
     def walk_beyond_copy(self, lane: I64, walker: ReferenceUnwinder, stacks: DeepStacks) -> I64:
-        """Unwind the samples whose stack is longer than its copy or whose copy is long, and return the others."""
+        """Unwind those samples whose stack is longer than its copy, or whose copy is long. Return the indices of the
+        other samples.
+        """
         slab = self._batch.stack
         if self._batch.arch.byteorder != sys.byteorder:
             return lane
@@ -156,8 +158,8 @@ class BatchWalk:
         self._answer(self._native, order, number, spaces)
 
     def _answer(self, native: NativeWalker, order: I64, number: I64, spaces: Sequence[WalkedSpace]) -> None:
-        """Run the native walker on deferred samples. Each time it stops at a frame, find the caller with the reference
-        unwinder.
+        """Run the native walker on deferred samples. Each time it stops because it lacks a rule or a caller, supply
+        that and continue it.
 
         Args:
             native: The native walker.
@@ -234,8 +236,8 @@ class BatchWalk:
         return IS_CALL if known.trust == outcome.trust == Trust.CODE else 0
 
     def _renew_budget(self, walker: ReferenceUnwinder, position: int, frames: int) -> None:
-        """Permit more operations of DWARF expressions for the current sample, in proportion to the frames that the
-        native walker has found.
+        """Permit more DWARF operations for the current sample, in proportion to the frames that the native walker has
+        found in it.
         """
         before, counted = self._budgeted
         if before != position:
@@ -245,8 +247,8 @@ class BatchWalk:
         self._budgeted = position, frames
 
     def _registers(self, native: NativeWalker) -> Registers:
-        """Return the registers that the native walker knows of the frame at which it has stopped. That frame is not the
-        innermost one.
+        """Return those registers of the frame at which the native walker has stopped that are known. The frame is not
+        the innermost one.
         """
         row, arch = native.row, self._batch.arch
         values: list[int | None] = [None] * len(arch.registers)

@@ -22,7 +22,7 @@ TABLES = ("sframe", "eh_frame", "go", "breakpad", "debug_frame")
 
 
 class Walked(Protocol):
-    """The protocol of a lookup of functions that unwinding has already decoded."""
+    """The protocol of an object that knows the functions which unwinding has already decoded."""
 
     def known_start(self, image: Image, svma: int, names: Collection[str]) -> int | None:
         """Return the start of the function that covers a file address if one of the named tables or the analysis of its

@@ -47,7 +47,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class MetPcs:
-    """A direct-mapped cache from an address to a number, such as from a pc to the id of its unwind rule.
+    """A direct-mapped cache that maps an address to a number, such as a pc to the id of its unwind rule.
 
     A newer address replaces an older one in the same slot.
     """
@@ -122,7 +122,7 @@ class RowCache:
 
 @dataclass(frozen=True, slots=True)
 class KnownRule:
-    """An unwind rule as the unwinder uses it: with the source that it comes from.
+    """An unwind rule together with the source that it comes from, as the unwinder uses it.
 
     Attributes:
         rule: The rule.

@@ -221,7 +221,8 @@ class FoundFrames:
 
 @dataclass(slots=True)
 class BatchResult:
-    """The columns into which the native walker writes how each sample of a batch was unwound.
+    """The columns into which the native walker writes the result for each sample of a batch: where its frames begin,
+    and why its stack ended.
 
     Attributes:
         begin: Index of the first frame of each sample in the columns of frames, int64.
@@ -244,8 +245,8 @@ class BatchResult:
 class NativeWalker:
     """The native walker for the unwind rules of one architecture.
 
-    It walks samples until it needs something that only Python knows, and then asks for it in `row`. The caller writes
-    the answer there and continues it.
+    It unwinds samples until it needs something that only Python code knows, and returns a question in `row`. The caller
+    writes the answer there and continues the walker.
 
     Attributes:
         row: The structure of native code in which it asks and is answered.

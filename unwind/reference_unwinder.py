@@ -195,7 +195,7 @@ def _saved(
 
 
 def _still_withheld(callee: Registers, caller: list[int | None], known: KnownRule, arch: Arch) -> frozenset[int]:
-    """Return the registers (columns) that are unknown in the caller only because the sample of a sleeping thread did
+    """Return the registers (columns) of the caller that are unknown only because the sample of a sleeping thread did
     not contain them.
     """
     kept = {column for column in known.columns if dict(known.rule.regs)[column].kind is not RegKind.SAME}
@@ -295,7 +295,7 @@ class CachedFrames:
 
 @dataclass(slots=True)
 class LaneWalk:
-    """The unwinding of one sample. Its fields become columns of model.walk_result.Walk.
+    """The unwound stack of one sample. Its fields become columns of model.walk_result.Walk.
 
     Attributes:
         frames: The frames, innermost first.
@@ -481,7 +481,9 @@ class ReferenceUnwinder:
         return outcome
 
     def _may_be_caller(self, outcome: Outcome, pc: int, registers: Registers) -> bool:
-        """Return True if a frame that a rule from code found can be the caller, or if the rule found no frame."""
+        """Return True if the caller that a rule from code analysis has found is plausible, or if the rule found no
+        caller.
+        """
         if isinstance(outcome, NoCaller):
             return outcome.end is not _ROOT or outcome.cfa is None
         return self.allows_call(outcome.registers.values[self.arch.pc] or 0, pc, registers.exact)

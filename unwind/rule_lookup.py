@@ -67,7 +67,7 @@ MAX_PROBLEMS = 8
 class FileTables:
     """The unwind sources of one object file, and a cache of the functions whose rows were decoded.
 
-    If none of the sources covers a pc, further ones are opened once: those of the separate debug file.
+    If none of the sources covers a pc, the sources of the separate debug file are opened once.
     """
 
     def __init__(
@@ -227,7 +227,7 @@ class RuleIndex:
         return open_sources(file, self.arch, self._names, self._diagnostics, self._readers) if file is not None else ()
 
     def find_row(self, image: Image, code: SpaceCode, pc: int, exact: bool) -> Row:
-        """Return the unwind row of a pc in an object file image, with addresses relative to the image's base.
+        """Return the unwind row of a pc in an object file, with addresses relative to the base of the mapped image.
 
         If no source covers the pc, the row has UNCOVERED_ID.
         """
@@ -468,7 +468,9 @@ class SpaceIndex:
         return self._add_changing(cache, row, pc, exact) if changes else cache.add_row(row, pc)
 
     def _add_changing(self, cache: RowCache, row: Row, pc: int, exact: bool) -> Row:
-        """Add to a cache a row of JIT code, which is dropped when the rules change. Return it as it was stored."""
+        """Add a row for JIT code to a cache that is emptied when the rules of JIT code change. Return the row as it was
+        stored.
+        """
         row = cache.add_row(row, pc)
         self._at_run_time[exact].add(row[0])
         return row

@@ -143,9 +143,9 @@ def format_rule_fields(rule: Rule, arch: Arch) -> RuleWords:
 
 
 def _said(rule: Rule, arch: Arch) -> Rule:
-    """Return an unwind rule without the entries for registers that are lost, except for fp.
+    """Return an unwind rule without entries for registers whose value is lost, except for fp.
 
-    A format that describes only a few registers says in each row that all others are lost.
+    A format that describes only a few registers states in each row that all others are lost.
     """
     said = tuple((c, how) for c, how in rule.regs if c == arch.fp or how.kind is not RegKind.UNDEFINED)
     return rule._replace(regs=said)

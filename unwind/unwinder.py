@@ -140,8 +140,8 @@ class Unwinder:
         return walk.collect_walk()
 
     def _name_dear_rules(self, spaces: Iterable[AddressSpace]) -> None:
-        """Report to the user which module's DWARF expressions have exceeded the budget. It is in one of these address
-        spaces.
+        """Report which module's DWARF expressions have exceeded the budget of operations, so that the user can find it.
+        It is in one of these address spaces.
         """
         budget = self._budget
         if budget.refused:
@@ -152,15 +152,15 @@ class Unwinder:
             budget.refused = budget.at = 0
 
     def _pass_time(self, batch: SampleBatch) -> None:
-        """Increase the budget of DWARF expressions by what is permitted for the time since the last batch."""
+        """Increase the number of permitted DWARF operations by the share for the time since the last batch."""
         if len(batch):
             now_ns = int(batch.time_ns.max())
             self._budget.pass_time(now_ns - self._until_ns if self._until_ns else 0)
             self._until_ns = max(self._until_ns, now_ns)
 
     def _rules_at(self, time_ns: int, space: AddressSpace) -> tuple[int, int]:
-        """Return a value for a time in an address space. It differs between two times if another unwind rule may be in
-        force.
+        """Return a number for a time in an address space. Two times have the same number if the same unwind rules
+        apply.
         """
         return self._runtime.version(space), bisect_right(self._runtime.changes(space), time_ns)
 

@@ -373,7 +373,9 @@ def _members(words: U32, at: int) -> dict[int, int]:
 
 
 def _around(words: U32, field: int) -> int | None:
-    """Return the start of the anonymous structure that contains a member, in the kernel's BTF type information."""
+    """Return the byte offset of the anonymous structure that contains a member, in the kernel's BTF type information,
+    or None if the member is in no such structure.
+    """
     for found in np.flatnonzero(words == field).tolist():
         for place, at in enumerate(range(found - 3, max(found - 3 * _MAX_MEMBERS, -1), -3)):
             head = int(words[at + 1])

@@ -84,7 +84,9 @@ class BpfCollector(PerfCollector):
             self.source.discard_samples(self.handover.begun_ns)
 
     def _scope(self, pid: int, cpu: int) -> Scope:
-        """Choose perf events that take no samples: they only report forks, exits and mappings of processes."""
+        """Choose the processors or threads on which the collector opens perf events that take no samples and only
+        report forks, exits and mappings of processes.
+        """
         return choose_record_scope(pid, cpu, self._options, self.members.everything)
 
     def _lost(self) -> LostSamples:
@@ -121,14 +123,18 @@ class BpfCollector(PerfCollector):
         self._unwound(taken)
 
     def _revived(self) -> Silent:
-        """Open perf events on processors that came online, for records of mappings and for samples."""
+        """Open perf events again on processors that came back online: events that report mappings, and events that
+        trigger samples.
+        """
         found = self.source.reopen_events()
         if found or not self._options.running:
             found |= super()._revived()
         return found
 
     def _unwound(self, taken: RingBatches) -> None:
-        """Release the ring memory of one reading after all of its batches were unwound."""
+        """Release the ring buffer memory of samples that were read together, after all batches made from them were
+        unwound.
+        """
         source = self.source
         source.release_samples()
         self.release_samples(taken.scan)

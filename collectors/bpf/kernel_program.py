@@ -74,7 +74,7 @@ busy.
 def choose_ring_size(watched: KernelTargets, processors: int) -> int:
     """Return the size of the BPF ring buffer in bytes, a power of two.
 
-    The ring is memory of the kernel. With waits it is at least large enough for a storm of them.
+    The ring buffer is kernel memory. If waits are recorded, it is at least large enough for a burst of wait records.
     """
     least = _MIN_RING_OF_WAITS if watched.waits else _MIN_RING
     wanted = round(watched.rate_hz * processors * _RECORD * _LATE_S)
@@ -248,8 +248,8 @@ class BpfSampler:
         return place
 
     def set_interpreter_addresses(self, thread: ThreadPlace) -> None:
-        """Tell the BPF program where the interpreter data of a thread is. What the program knows about the end of the
-        thread's stack stays valid.
+        """Tell the BPF program at which addresses it finds the interpreter's data of a thread, such as its current
+        frame.
         """
         end, *_ = self._thread(thread.tid)
         self._set_thread(thread.tid, end, thread.address, thread.gil, thread.collecting)
@@ -349,7 +349,9 @@ def choose_overflow_rate(rate_hz: float) -> float:
 
 
 def _wanted(watched: KernelTargets) -> dict[str, int]:
-    """Return the values of the BPF program's constants that say which processes and events to record, by name."""
+    """Return the values of the BPF program's constants that select the processes and events to record, as a dict by
+    constant name.
+    """
     return {
         "everything": watched.everything,
         "follow": watched.follow or watched.everything,
@@ -364,8 +366,8 @@ def _wanted(watched: KernelTargets) -> dict[str, int]:
 
 
 def _places(types: bytes) -> dict[str, int]:
-    """Return the values of the BPF program's constants that depend on the running kernel, by name: offsets of its
-    structures' members.
+    """Return the values of the BPF program's constants that depend on the running kernel, as a dict by constant name:
+    offsets of members in kernel structures.
     """
     found = {name: find_member_offset(types, structure, member) for name, (structure, member) in _OFFSETS.items()}
     inside = find_member_offset(types, "thread_struct", HERE.thread_pointer)

@@ -62,10 +62,10 @@ _AFTER_NS = 100_000_000
 
 
 class WaitRates:
-    """The limits for single waits: which of them the BPF program records, and how much time it spends on copies of
-    their stacks.
+    """Limits that adapt how many single waits the BPF program records, and how much time it spends on copying their
+    stacks.
 
-    The limits follow the rate of records, so that all recorded waits can be unwound.
+    The limits follow the rate of records, so that all recorded waits can be unwound in time.
 
     Attributes:
         least_ns: Shorter waits get no separate record, unless their stack was copied.
@@ -82,7 +82,8 @@ class WaitRates:
         self._since_ns = clock()
 
     def adjust_limits(self, copies: int, ends: int, used: float) -> bool:
-        """Adjust the limits for wait records, and return True if one has changed.
+        """Adjust the minimum length of recorded waits and the time for stack copies to the rate of records. Return True
+        if a limit has changed.
 
         Args:
             copies: Number of new stacks.
@@ -183,7 +184,7 @@ class BpfSource:
                     self._sampler.add_process(pid)
 
     def add_before_exec(self, pids: list[int]) -> None:
-        """Sample processes that are about to call exec. Samples of the program before the exec are not wanted."""
+        """Start to sample processes that are about to call exec. Their samples before the exec are dropped."""
         for pid in pids:
             self._sampler.add_process(pid)
 
@@ -232,9 +233,9 @@ class BpfSource:
         return {place.gil for place in reader.places() if place.gil} if reader is not None else set()
 
     def keep_only(self, pids: Container[int]) -> None:
-        """Forget all recorded processes except these, because the others have ended.
+        """Stop recording all processes except these, because the others have ended.
 
-        A process is forgotten only at the second such call, after its last records in the ring were read.
+        A process is dropped only at the second such call, after its last records in the ring buffer were read.
         """
         ended = {pid for pid in self._readers if pid not in pids}
         for pid in ended & self._ended:
@@ -243,7 +244,7 @@ class BpfSource:
         self._ended = ended - self._ended
 
     def retire(self) -> None:
-        """Forget the threads that had already ended when the previous window was closed."""
+        """Drop what is stored about threads that had already ended when the previous window was closed."""
         for tid in [tid for tid in self._placed if not os.path.exists(f"/proc/{tid}")]:
             del self._placed[tid]
             self._sampler.forget_thread(tid)
@@ -294,9 +295,9 @@ class BpfSource:
         )
 
     def discard_samples(self, until_ns: int) -> None:
-        """Drop the samples up to a time, and do not count those that found no room until now.
+        """Drop the samples up to a time, and reset the count of lost samples.
 
-        Opening takes seconds if there are many processes. Samples of that time fill the ring buffer.
+        Opening the recording takes seconds if there are many processes. Samples of that time fill the ring buffer.
         """
         ring = self._sampler.ring
         _, until = ring.take_records(until_ns)
@@ -309,7 +310,8 @@ class BpfSource:
         return read_wait_ends(self.words, split_positions(self.words, self._sampler.ring.find_later_records())[1])
 
     def with_frames(self, batch: SampleBatch, lanes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> SampleBatch:
-        """Return a batch with the interpreter frames and additional memory of its samples.
+        """Return a batch of samples with the interpreter frames and the additional memory pieces that the BPF program
+        copied for them.
 
         Args:
             batch: The batch.
@@ -329,8 +331,8 @@ class BpfSource:
         return {lane: labels for lane in labelled if (labels := read_labels(records, lane))}
 
     def _bring_holes(self, records: Records) -> None:
-        """Read stack pages that were missing from copies, so that later copies include them. A sample that lacks pages
-        is walked separately.
+        """Read absent stack pages of the sampled threads, so that the kernel can copy these pages in later samples.
+        Samples that lack pages now are unwound separately.
         """
         odd = np.flatnonzero(records.holes)
         columns = (records.pid, records.base, records.size, records.holes)
@@ -341,7 +343,7 @@ class BpfSource:
                     self._absent.read_pages(pid, page + n * PAGE, page + n * PAGE)
 
     def release_samples(self) -> None:
-        """Release the ring buffer memory after all samples of take_samples() were unwound."""
+        """Release the ring buffer memory of the samples that take_samples() returned, when all were unwound."""
         self._sampler.ring.release_records(self._until)
         for reader in self._readers.values():
             reader.finish_batch()
@@ -361,11 +363,11 @@ class BpfSource:
                 self._diagnostics.count(reason.counted, n)
 
     def learn(self, feedback: Feedback) -> None:
-        """Choose the size of stack copies: four times what walks needed, or the maximum if a copy was too short.
+        """Choose the number of stack bytes to copy from what the unwinding of earlier samples needed.
 
-        Only the end of a thread's own stack is known. A stack in an arena (of a coroutine) would be copied together
-        with what follows it, so the first walks may also lower the size. Later walks do not, because deep calls come
-        and go.
+        It is four times the need, or the maximum if a copy was too short. Only the end of a thread's own stack is
+        known. A stack in an arena (of a coroutine) would be copied together with what follows it, so the first samples
+        may also lower the size. Later samples do not, because deep calls come and go.
         """
         base, top, missing = feedback.batch.stack.base, feedback.top, feedback.missing
         needed = int((top[top > base] - base[top > base]).max(initial=0))
@@ -496,9 +498,10 @@ def _with_pieces(stack: StackSlab, records: Records) -> StackSlab:
 
 
 def _goroutine_pieces(stack: StackSlab, records: Records, lane: int, at: int) -> tuple[Piece, ...]:
-    """Return the pieces of a sample whose thread has left its goroutine's stack, which is copied at offset `at`.
+    """Return the memory pieces of a sample whose thread has left its goroutine's stack, which the copy contains at
+    offset `at`.
 
-    The stack ends at its first missing page.
+    The goroutine's stack ends at its first missing page.
     """
     base = int(records.goroutine_base[lane])
     spans = _spans(base, int(records.goroutine_size[lane]), int(records.goroutine_holes[lane]))

@@ -40,7 +40,9 @@ def state_letter(why: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SwitchOut:
-    """Stacks of n threads that left their processors, in order of time; `kept` marks those that are wanted."""
+    """Threads that left their processors (n of them, in order of time) and their stacks; `kept` marks the ones whose
+    waits are wanted.
+    """
 
     tid: I64
     time_ns: I64
@@ -50,7 +52,7 @@ class SwitchOut:
 
 @dataclass(frozen=True, slots=True)
 class StacklessWait:
-    """Waiting time of a thread without a stack.
+    """A part of a thread's waiting time for which no stack was recorded.
 
     Attributes:
         tid: The thread.
@@ -70,7 +72,7 @@ class StacklessWait:
 
 
 class ContinuedWait(NamedTuple):
-    """Further time of a wait whose stack was in an earlier batch.
+    """A further part of a wait whose first part, with the stack, was in an earlier batch.
 
     Attributes:
         tid: The thread.
@@ -89,7 +91,8 @@ class ContinuedWait(NamedTuple):
 
 @dataclass(slots=True)
 class WaitTimes:
-    """Nanoseconds of waits that are to be accounted now.
+    """The waiting time in nanoseconds that one reading of the records adds to the profile, for recorded stacks and
+    without stacks.
 
     Attributes:
         blocked_ns: Blocked time of each stack in SwitchOut.
@@ -113,8 +116,8 @@ class WaitTimes:
     room_ns: dict[int, int] = field(default_factory=dict)
 
     def set_room(self, tids: I64, since_ns: int, passed_ns: int) -> None:
-        """Set the maximum waiting time of each thread that may still be accounted: the elapsed time minus what was
-        accounted of it.
+        """Set for each thread how much waiting time may still be added to the profile: the elapsed time minus what was
+        added already.
 
         Args:
             tids: Threads of the stacks.
@@ -132,10 +135,10 @@ class WaitTimes:
 
 
 def rebuild_table(waiting: list[WaitingThread], later: WaitEnds, at_ns: int) -> list[WaitingThread]:
-    """Return the table of waiting threads as it was at an earlier time, from its current state and the waits that have
+    """Compute the table of waiting threads as it was at an earlier time, from its current state and the waits that have
     ended since then.
 
-    Only the sums of waits without records stay those of now.
+    Sums of waits without single records cannot be reconstructed and keep their current value.
     """
     table = {each.tid: each for each in waiting}
     first: dict[int, int] = {}
@@ -158,7 +161,7 @@ def rebuild_table(waiting: list[WaitingThread], later: WaitEnds, at_ns: int) -> 
 
 @dataclass(slots=True)
 class _Open:
-    """A wait of a thread that has not ended yet.
+    """A wait of a thread that has begun and not ended, with the stack on which it waits.
 
     Attributes:
         off_ns: Start of the wait, 0 if before the thread was first seen.
@@ -178,9 +181,10 @@ class _Open:
 
 
 class Waits:
-    """The account of the waits of one recording: for each thread, which of its wait time was already given to a stack.
+    """The accounting of all waits of one recording. It stores for each thread how much of its waiting time was already
+    given to a stack.
 
-    Threads that exist at its beginning are passed to note_threads().
+    Threads that exist when the recording begins are passed to note_threads().
 
     Attributes:
         upto_ns: End of the accounted time.
@@ -206,17 +210,17 @@ class Waits:
         return self._began_ns > 0
 
     def stop_at(self, at_ns: int) -> None:
-        """Set the time after which waits are no longer accounted."""
+        """Set the end of the accounting: waiting time after it is left out."""
         self._end_ns = at_ns
 
     def _ns(self, since_ns: int, until_ns: int) -> int:
-        """Return the accounted length of an interval in nanoseconds: the part between the start and the end of the
+        """Return the length in nanoseconds of that part of an interval which lies between start and end of the
         accounting.
         """
         return max(min(until_ns, self._end_ns) - max(since_ns, self._began_ns), 0)
 
     def note_threads(self, tids: Iterable[int], now_ns: int) -> None:
-        """Store that these threads existed before they were first seen, so that they may have slept since then."""
+        """Add threads that may have slept since before the BPF program saw them, because they existed earlier."""
         self._unheard.update(dict.fromkeys(tids, now_ns))
 
     @property
@@ -235,7 +239,7 @@ class Waits:
         *,
         cuts: bool = True,
     ) -> WaitTimes:
-        """Account all waits of the threads until now_ns.
+        """Divide the waiting time of all threads up to now_ns among the recorded stacks, and return the division.
 
         Args:
             switched_out: Stacks of threads that left their processors until now_ns.
@@ -282,10 +286,10 @@ class Waits:
         return times
 
     def _sum(self, times: WaitTimes, tid: int, blocked_ns: int, runnable_ns: int, now_ns: int, passed_ns: int) -> None:
-        """Account the kernel's sums of those waits of a thread that have no separate records, at most for the elapsed
-        time.
+        """Give the time of short waits, of which the kernel reports only sums for each thread, to the thread. At most
+        the elapsed time is given.
 
-        The sums may be of a later time than the table. The rest is accounted in the next call.
+        The sums may be more recent than the table of waiting threads. The rest is given in the next call.
         """
         before = self._sums.get(tid, (0, 0))
         if before > (blocked_ns, runnable_ns):  # the tid belongs to another thread now
@@ -307,7 +311,7 @@ class Waits:
     def _end(
         self, times: WaitTimes, ended: WaitEnds, lanes: dict[tuple[int, int], int]
     ) -> list[tuple[int, int, int, int]]:
-        """Account the waits of threads that have exited.
+        """Give the waiting time of threads that have exited to their last stacks.
 
         Returns:
             (tid, blocked_ns, runnable_ns, time_ns) of threads that have ended: the kernel's sums and their end.
@@ -342,7 +346,7 @@ class Waits:
         return gone
 
     def _woke_first(self, times: WaitTimes, tid: int, since: int | None, time_ns: int) -> None:
-        """Account the wait of a thread that runs for the first time since the collector first saw it.
+        """Give a thread the waiting time that ends when it runs for the first time since the collector saw it.
 
         Args:
             since: Time at which it was first seen, None if it was not.
@@ -354,7 +358,7 @@ class Waits:
             times.stackless.append(StacklessWait(tid, since, self._ns(since, time_ns), BLOCKED, -1))
 
     def _further(self, times: WaitTimes, tid: int, opened: _Open, until_ns: int, end: int = -1) -> None:
-        """Account the part of a wait that follows the part whose stack was accounted before."""
+        """Give a thread the part of a wait that follows the part which was accounted with its stack before."""
         ns, since = self._ns(opened.accounted_ns, until_ns), opened.accounted_ns
         opened.accounted_ns = max(since, until_ns)
         if not ns:
@@ -365,7 +369,7 @@ class Waits:
             times.stackless.append(StacklessWait(tid, since, ns, state_letter(opened.why), opened.call, end))
 
     def _ran_late(self, times: WaitTimes, tid: int, waking_ns: int, time_ns: int, seen: bool, end: int = -1) -> None:
-        """Account the time between a thread's wakeup and its next run on a processor."""
+        """Give a thread the time between its wakeup and its next run on a processor."""
         ns = self._ns(waking_ns, time_ns)
         if seen and 0 < ns < LATENCY_NS:
             times.continued.append(ContinuedWait(tid, waking_ns, ns, end))
@@ -375,7 +379,7 @@ class Waits:
             times.stackless.append(StacklessWait(tid, waking_ns, ns, FOR_PROCESSOR, -1))
 
     def _account_open_waits(self, times: WaitTimes, table: dict[int, WaitingThread], now_ns: int, cuts: bool) -> None:
-        """Account waits of threads that began before and have not ended yet."""
+        """Give threads the time of waits that began in an earlier call and have not ended."""
         for tid, opened in list(self._open.items()):
             if opened.off_ns > now_ns:
                 continue
@@ -392,7 +396,7 @@ class Waits:
                 self._part(times, tid, opened, entry, now_ns)
 
     def _part(self, times: WaitTimes, tid: int, opened: _Open, entry: WaitingThread | None, now_ns: int) -> None:
-        """Account the elapsed part of a wait that continues, and the time since the wakeup for which its thread waited
+        """Give a thread the elapsed part of a wait that continues, and the time since its wakeup for which it waited
         for a processor.
         """
         until_ns = _until(entry, now_ns) if entry is not None else now_ns
@@ -411,7 +415,7 @@ class Waits:
         now_ns: int,
         cuts: bool,
     ) -> None:
-        """Start the account of a wait whose stack was recorded and which has not ended."""
+        """Begin the accounting of a wait whose stack was recorded and which has not ended."""
         lasts = cuts and entry is not None and entry.off_ns == off_ns
         until = _until(entry, now_ns) if entry is not None and lasts else off_ns
         why = int(left.why[lane])
@@ -424,5 +428,5 @@ class Waits:
 
 
 def _until(entry: WaitingThread, now_ns: int) -> int:
-    """Return the time until which a thread surely waited for the same event."""
+    """Return the latest time up to which a thread certainly waited for the same event."""
     return min(entry.waking_ns, now_ns) if entry.waking_ns and entry.why else now_ns

@@ -52,8 +52,8 @@ UNKNOWN_NS = -1
 
 
 class RunTimes:
-    """On-CPU time of each thread in one recording. Time that a thread ran without a sample counts for its next
-    samples.
+    """The on-CPU time of each thread in one recording. Time of a thread between two samples counts for the later
+    sample.
     """
 
     def __init__(self) -> None:
@@ -66,10 +66,11 @@ class RunTimes:
     def distribute_run_time(
         self, tids: I64, threads: Iterable[WaitingThread], now_ns: int, room_ns: Mapping[int, int], most_ns: int
     ) -> I64:
-        """Return the nanoseconds that each sample stands for, UNKNOWN_NS if its thread was unknown at the last call.
+        """Return the on-CPU time in nanoseconds that each sample stands for, or UNKNOWN_NS if its thread was unknown at
+        the last call.
 
-        A thread may have run longer than the limits below, because the table is of a later time. The rest counts in the
-        next call.
+        A thread may have run longer than the limits allow, because the table of running times is more recent than the
+        samples. The rest counts in the next call.
 
         Args:
             tids: Threads of the samples (n,), which ran until now_ns.
@@ -155,8 +156,8 @@ class BpfWaitCollector(BpfCollector):
         return super().batches()
 
     def _longest_wait_ns(self) -> int:
-        """Return the time after which the ring buffer is read at the latest: time that was not accounted would belong
-        to the next window.
+        """Return the maximum time in nanoseconds between two readings of the ring buffer. Waiting time that is read too
+        late would belong to the next window.
         """
         return min(super()._longest_wait_ns(), _HELD_NS)
 
@@ -171,7 +172,7 @@ class BpfWaitCollector(BpfCollector):
         self._meet(pids)
 
     def _meet(self, pids: list[int]) -> None:
-        """Begin to account the waits of further processes. Their threads may already sleep."""
+        """Begin to account for the waits of newly found processes. Their threads may already sleep."""
         now = time.monotonic_ns()
         for pid in pids:
             try:
@@ -254,9 +255,9 @@ class BpfWaitCollector(BpfCollector):
                 yield replace(part, reference_only=True)
 
     def _read_sleepers(self, last: bool) -> list[SampleBatch]:
-        """Return samples of threads that have slept since before the recording, each thread once.
+        """Return one sample of each thread that has slept since before the recording began.
 
-        The end of the recording reads them only if no round was complete before.
+        At the end of the recording they are read only if no complete pass over these threads was made before.
         """
         outside = self._outside
         if outside is None or (last and self._sleeper_rounds):
@@ -286,8 +287,8 @@ class BpfWaitCollector(BpfCollector):
         return batch.take_samples(np.flatnonzero(those))
 
     def _without_samples(self, times: WaitTimes, sleepers: list[SampleBatch]) -> Iterator[SampleBatch]:
-        """Yield waiting time without a new sample: of waits whose stack was accounted before, and of waits without a
-        stack.
+        """Yield batches of waiting time without a new sample: of waits whose stack was in an earlier batch, and of
+        waits without a stack.
         """
         if times.continued:
             tid, since, length, _, woken = (np.array(column, np.int64) for column in zip(*times.continued, strict=True))
@@ -314,8 +315,8 @@ class BpfWaitCollector(BpfCollector):
                 yield self._of_those_asleep(batch, times)
 
     def _of_those_asleep(self, batch: SampleBatch, times: WaitTimes) -> SampleBatch:
-        """Return samples of threads that have slept since before the recording, with the time that they have slept
-        until now.
+        """Return samples of threads that have slept since before the recording began, each with the time that its
+        thread has slept until now.
         """
         kept = [lane for lane, tid in enumerate(batch.tid.tolist()) if tid in times.asleep_ns]
         length = np.array([times.asleep_ns[int(batch.tid[lane])] for lane in kept], np.int64)
@@ -366,10 +367,10 @@ class BpfWaitCollector(BpfCollector):
 
 
 def _lengths(records: Records, waits: LaneNumbers, times: WaitTimes) -> tuple[I64, I64]:
-    """Return two columns (n,) of nanoseconds for n records of waits.
+    """Return two columns of shape (n,) in nanoseconds for n wait records.
 
-    The first is the time that each record stands for, -1 if its thread runs. The second is the time that its thread
-    waited for a processor after its wakeup.
+    The first column is the time that each record stands for, -1 for a sample of a running thread. The second is the
+    time that the thread waited for a processor after its wakeup.
     """
     first, second = np.where(records.flags & Flag.WAKER, 0, -1), np.zeros(len(records), np.int64)
     apart = (records.why[waits] != 0) & (times.runnable_ns >= LATENCY_NS)
@@ -379,8 +380,8 @@ def _lengths(records: Records, waits: LaneNumbers, times: WaitTimes) -> tuple[I6
 
 
 def _labelled(batch: SampleBatch, records: Records, lanes: LaneNumbers, state: str | None) -> SampleBatch:
-    """Add what each thread waits for, as a frame inside its kernel frames; `state` overrides the task state of all
-    samples.
+    """Add a frame to each sample's kernel frames that says what the thread waits for; `state` replaces the task state
+    of all samples.
     """
     flags, why, call = records.flags[lanes], records.why[lanes], records.call[lanes]
     stacks = {frames: place for place, frames in enumerate(batch.kernel_stacks)}

@@ -73,7 +73,9 @@ def has_named_waker(ended: WaitEnds, n: int) -> bool:
 
 
 def describe_waker(ended: WaitEnds, n: int) -> Surroundings:
-    """Return the frames that name the waker of an ended wait. The waiting thread must not have been preempted."""
+    """Return the frames that name the thread which woke a waiting thread. The waiting thread must not have been
+    preempted.
+    """
     if not has_named_waker(ended, n):
         return Surroundings(inner=NOBODY)
     name = ended.waker_name[n].split(b"\0", 1)[0].decode("utf-8", "replace")
@@ -122,7 +124,7 @@ class LockWaits:
         return Mark(MarkKind.LOCK, name=f"lock {address:#x}")
 
     def merge_continued_waits(self, times: WaitTimes, ended: WaitEnds, cuts: bool) -> None:
-        """Account waits for locks that no thread ended together with the thread's next wait. `cuts` means that the next
+        """Add waits for locks that ended without a waker to the same thread's next wait. `cuts` is True if the next
         wait belongs to another window.
         """
         lanes = {end: lane for lane, end in times.ends.items()}
@@ -153,7 +155,9 @@ class LockWaits:
             self._joined[tid] = _Joined(lock, since_ns, int(ended.time_ns[n]), ns, lane)
 
     def _flush(self, times: WaitTimes, tid: int) -> None:
-        """Account the collected waits of a thread for a lock, because the thread has begun to do something else."""
+        """Add the collected waits of a thread for one lock to its waiting time, because the thread has begun something
+        else.
+        """
         joined = self._joined.pop(tid, None)
         if joined is not None and joined.lane is not None:
             times.blocked_ns[joined.lane] += joined.ns
@@ -162,9 +166,7 @@ class LockWaits:
 
 
 def is_lock_wait(each: StacklessWait) -> bool:
-    """Return True if a thread waited for a lock in this wait. The kernel reports only waits for futexes in this
-    mode.
-    """
+    """Return True if a wait was a wait for a lock, that is for a futex in this recording mode."""
     return each.end >= 0 or each.call == NOT_ONE_BY_ONE or each.call in FUTEX_WAITS
 
 
@@ -202,7 +204,7 @@ def _add(times: WaitTimes, end: int, lane: int | None, tid: int, since_ns: int, 
 
 
 def _taken(times: WaitTimes, end: int, lane: int | None) -> int:
-    """Remove the time of a wait from the times to account now, and return it. The stack of the wait stays."""
+    """Remove the waiting time of one recorded stack from the times to add now, and return it. The stack stays."""
     found = sum(each.ns for each in times.continued if each.end == end) + sum(
         b.ns for b in times.stackless if b.end == end
     )
@@ -233,7 +235,7 @@ class WaitContext:
     def describe_records(
         self, batch: SampleBatch, source: BpfSource, ends: Mapping[int, int], waits: LaneNumbers, lanes: LaneNumbers
     ) -> Around:
-        """Return the lock and the waker of each wait that has a stack.
+        """Return the lock and the waker, as frames, of each wait that has a stack.
 
         Args:
             batch: The batch.
@@ -257,13 +259,13 @@ class WaitContext:
     def describe_times(
         self, batch: SampleBatch, times: Sequence[ContinuedWait | StacklessWait], ended: WaitEnds
     ) -> Around:
-        """Return the lock and the waker of waiting time without a stack, by the row of the batch."""
+        """Return the lock and the waker, as frames, of waiting time without a stack, by row of the batch."""
         if not self._options.wakers:
             return {}
         return {n: self._of(int(batch.pid[n]), each.tid, each.end, ended) for n, each in enumerate(times)}
 
     def describe_sleepers(self, batch: SampleBatch) -> Around:
-        """Return the locks of threads that have slept since before the recording."""
+        """Return the locks, as frames, for which threads wait that have slept since before the recording."""
         if not self._options.locks:
             return {}
         ids = zip(batch.pid.tolist(), batch.tid.tolist(), strict=True)

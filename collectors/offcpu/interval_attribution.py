@@ -35,7 +35,7 @@ _BUCKETS = 64
 
 
 def defer_time(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> None:
-    """Add off-CPU time of a thread to the pool of time for which a stack must be found later.
+    """Add off-CPU time of a thread, for which no stack is known yet, to the pool of time that is distributed later.
 
     Args:
         pool: The pool, which is changed.
@@ -51,7 +51,7 @@ def defer_time(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> Non
 
 @dataclass(frozen=True, slots=True)
 class AttributedIntervals:
-    """Off-CPU intervals as columns of shape (n,); some of them get the stack of another interval.
+    """Off-CPU intervals as columns of shape (n,), some of which got the stack of another interval.
 
     Attributes:
         tid: Threads.
@@ -125,7 +125,7 @@ def distribute_time(
 
 
 def _nearest(targets: I64, keys: I64) -> I64:
-    """Return for each interval without a stack which interval with a stack has the most similar length.
+    """Return for each interval without a stack the index of the interval with a stack whose length is most similar.
 
     Args:
         targets: Sorted keys of intervals with a stack. A key stands for a thread, a kind and a length class.
@@ -152,7 +152,7 @@ LaneIndices = Sequence[int] | I64
 
 @dataclass(frozen=True, slots=True)
 class DrainState:
-    """Information of one reading of the rings about off-CPU intervals, in addition to switch records and samples.
+    """Facts about off-CPU time that one reading of the ring buffers found, in addition to switch records and samples.
 
     Attributes:
         gaps: Spans of time in which records were lost.
@@ -173,7 +173,7 @@ class DrainState:
 
 @dataclass(frozen=True, slots=True)
 class IntervalClasses:
-    """Masks of n off-CPU intervals, one for each source of their stacks.
+    """Boolean masks of n off-CPU intervals, one for each way in which an interval gets its stack.
 
     Attributes:
         before: The interval's stack is known from an earlier part.
@@ -240,7 +240,8 @@ _SILENT_NS = 1_000_000_000
 
 @dataclass(slots=True)
 class IntervalAttribution:
-    """The off-CPU intervals since the last reading of the rings, with the stacks that they were attributed to.
+    """The off-CPU intervals that ended or continued since the last reading of the ring buffers, with the stacks that
+    they were attributed to.
 
     Attributes:
         sample_ns: Time that each sample stands for, LEFT_OUT for none.
@@ -369,8 +370,8 @@ class OffCpuIntervals:
         return result
 
     def _take_out(self, tids: Iterable[int]) -> set[int]:
-        """Remove the open intervals of threads whose switches are no longer recorded, and return those threads that had
-        one.
+        """Remove the open off-CPU intervals of threads whose switches are no longer recorded, and return the threads
+        that had an open interval.
         """
         waiting = {tid: self._open.pop(tid) for tid in tids if tid in self._open}
         for tid, each in waiting.items():
@@ -378,15 +379,15 @@ class OffCpuIntervals:
         return set(waiting)
 
     def _set_aside(self, tid: int, each: OpenInterval, until_ns: int) -> None:
-        """Add the time of an off-CPU interval without a stack to the pool, when the interval is not followed any
-        further.
+        """Add the time of an off-CPU interval without a stack to the pool of time that is distributed later, and forget
+        the interval.
         """
         passed = until_ns - each.since_ns
         if each.sure and not each.attributed and passed > 0 and (each.blocked or self._preempted):
             defer_time(self._pool, tid, each.blocked, passed, until_ns)
 
     def _close_unattributed(self, now_ns: int, lost_ns: int) -> list[tuple[int, int, int]]:
-        """Return (tid, since, ns) of off-CPU time that cannot be attributed later in this window.
+        """Return (tid, start, nanoseconds) of off-CPU time that no later call of this window can attribute to a stack.
 
         Args:
             now_ns: End of the window.
@@ -454,8 +455,8 @@ class OffCpuIntervals:
                 self._open[tid] = OpenInterval(at, at, True, looked_ns=at)
 
     def _lengths(self, found: Intervals, seen_ns: I64, classes: IntervalClasses, now_ns: int, drain: DrainState) -> I64:
-        """Return the time (n,) that each off-CPU interval stands for, including time of its thread that had no
-        records.
+        """Return the time in nanoseconds (n,) that each off-CPU interval stands for, including time of its thread
+        without switch records.
         """
         carries = classes.wanted & (classes.own_stack | classes.pooled)
         known_ns = self._gaps.known_ns(now_ns, drain.gaps)
@@ -477,13 +478,15 @@ class OffCpuIntervals:
         self._open = carried
 
     def _remember_shares(self, tid: I64, length_ns: I64, wanted: Mask, now_ns: int) -> None:
-        """Store which share of the elapsed time each thread spent in off-CPU intervals that are shown."""
+        """Store for each thread the share of the elapsed time that it spent in off-CPU intervals which the profile
+        shows.
+        """
         tids, place = np.unique(tid[wanted], return_inverse=True)
         off = np.bincount(place, length_ns[wanted], len(tids)) / max(now_ns - self._gaps.until_ns, 1)
         self._off.update(zip(tids.tolist(), np.minimum(off, 1).tolist(), strict=True))
 
     def _remember_shown(self, tid: I64, seen_ns: I64, wanted: Mask) -> None:
-        """Store which share of each thread's off-CPU time the profile shows."""
+        """Store for each thread the share of its off-CPU time that the profile shows."""
         tids, place = np.unique(tid, return_inverse=True)
         off, shown = (np.bincount(place, each, len(tids)) for each in (seen_ns, np.where(wanted, seen_ns, 0)))
         some = off > 0
@@ -493,7 +496,7 @@ class OffCpuIntervals:
 def _emitted(
     found: Intervals, classes: IntervalClasses, share: I64, samples: int, out_of_band: int
 ) -> IntervalAttribution:
-    """Convert the off-CPU intervals of one reading of the rings to the time that each sample stands for.
+    """Convert the off-CPU intervals of one reading of the ring buffers to the off-CPU time that each sample stands for.
 
     Args:
         found: The intervals.

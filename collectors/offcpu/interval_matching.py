@@ -76,7 +76,8 @@ def match_intervals(
     out_of_band: ThreadEvents,
     now_ns: int,
 ) -> tuple[Intervals, I64]:
-    """Return the off-CPU intervals until now_ns, and the out-of-band samples that are in none of them.
+    """Match each switch off a processor with the next switch onto one. Return the off-CPU intervals up to now_ns, and
+    the out-of-band samples that lie in none of them.
 
     Args:
         opened: Intervals that continued from before, by tid.
@@ -134,10 +135,10 @@ def match_intervals(
 
 
 def _changes(tid: I64, kind: I64, code: I64, unsure: Mask) -> I64:
-    """Return the indices of switch records at which threads alternately leave and enter a processor. Repeated records
-    of one switch are dropped.
+    """Return the indices of switch records at which threads alternately leave and enter a processor, without
+    repetitions.
 
-    Two events may report the same switch for a while.
+    Two perf events may report the same switch for a while.
     """
     at = np.flatnonzero((code == _CARRIED) | (code == _SWITCH))
     leaves = kind[at] != IN
@@ -154,8 +155,8 @@ _MIN_KNOWN = 0.05
 
 
 class Gaps:
-    """The time for which there are no switch records, of all threads or of single ones, and the end of the attributed
-    time.
+    """The spans of time for which there are no switch records, of all threads or of single threads, and the time up to
+    which off-CPU time was attributed.
 
     Attributes:
         until_ns: End of the attributed time.
@@ -173,7 +174,7 @@ class Gaps:
     def skip_time(
         self, tids: Iterable[int], now_ns: int, ran_ns: Mapping[int, int], ended_ns: Mapping[int, int]
     ) -> None:
-        """Add the time until now to the time without switch records of some threads.
+        """Mark the time until now as time without switch records, for some threads.
 
         Args:
             tids: The threads.
@@ -186,8 +187,8 @@ class Gaps:
             self.unattributed_ns[tid] = self.unattributed_ns.get(tid, 0) + max(passed_ns - ran_ns.get(tid, 0), 0)
 
     def known_ns(self, now_ns: int, gaps: Sequence[Gap]) -> int:
-        """Return how many of the nanoseconds since until_ns have switch records, or 0 if they are too few for an
-        estimate.
+        """Return for how many of the nanoseconds since until_ns there are switch records, or 0 if they are too few for
+        an estimate.
         """
         passed = now_ns - self.until_ns
         known = passed - sum(max(min(end, now_ns) - max(start, self.until_ns), 0) for start, end in gaps)
@@ -196,8 +197,8 @@ class Gaps:
     def add_unattributed(
         self, tid: I64, length_ns: I64, carries: Mask, displaced: Mask, now_ns: int, known_ns: int
     ) -> I64:
-        """Return the lengths (n,) of off-CPU intervals, including the off-CPU time of their threads that had no records
-        (owed time).
+        """Return the lengths (n,) of off-CPU intervals in nanoseconds, each with a part of its thread's off-CPU time
+        that had no switch records (owed time).
 
         Owed time is assigned only after a thread was seen for a while, because a short time is no basis for an
         estimate.

@@ -109,8 +109,8 @@ class WaitLabels:
         self._guess = make_state_lookup()
 
     def learn(self, samples: SampleBatch, out_of_band: list[tuple[int, Blocked]]) -> None:
-        """Learn the states of waits from out-of-band samples: (sample, the state and system call that /proc reported in
-        the same wait).
+        """Learn the states of waiting threads from out-of-band samples, each with the state and system call that /proc
+        reported in the same wait.
         """
         if len(self._by_chain) > _MAX_LABELS:
             self._by_chain.clear()
@@ -119,7 +119,7 @@ class WaitLabels:
                 self._by_chain[_chain(samples, lane)] = seen
 
     def relabel_samples(self, out_of_band: SampleBatch) -> SampleBatch:
-        """Return out-of-band samples in which threads that were woken meanwhile have the state of their sleep."""
+        """Return the out-of-band samples. A thread that was woken meanwhile gets the state in which it slept."""
         if out_of_band.kernel_stack is None:
             return out_of_band
         if len(self._by_pc) > _MAX_LABELS:
@@ -177,8 +177,8 @@ class WaitLabels:
         return known._replace(state=state) if known else Blocked(WIDE.name, state)
 
     def _coded(self, space: AddressSpace, pc: int) -> int:
-        """Return the number of the system call that returns to pc, decoded from the code before pc (see
-        PerfArch.coded_call).
+        """Return the number of the system call that returns to pc, which is decoded from the machine code before pc
+        (see PerfArch.coded_call).
         """
         key = (space.id, pc)
         if key not in self._by_code:
@@ -255,7 +255,7 @@ class WallClockCollector:
             yield from self._drain(batch, until_ns)
 
     def _drain(self, out_of_band: SampleBatch | None, now: int) -> Iterator[SampleBatch]:
-        """Yield all batches of wall-clock time until `now`.
+        """Yield the batches of on-CPU and off-CPU time up to `now`.
 
         Args:
             out_of_band: Samples from outside in that time, or None at the end of the recording.
@@ -278,7 +278,7 @@ class WallClockCollector:
             self._intervals.forget_thread(tid)
 
     def _attribute(self, happened: SwitchBatch, out_of_band: SampleBatch | None, now_ns: int) -> IntervalAttribution:
-        """Return the off-CPU time that each sample stands for."""
+        """Return the off-CPU time that each sample stands for, after matching it with switch records."""
         self._intervals.add_threads(happened.since_ns)
         self._note_interpreters(out_of_band)
         left = happened.left
@@ -299,7 +299,7 @@ class WallClockCollector:
         )
 
     def _note_interpreters(self, out_of_band: SampleBatch | None) -> None:
-        """Note which processes run an interpreter whose frames are in out-of-band samples."""
+        """Note the processes in which out-of-band samples found the frames of an interpreter."""
         if out_of_band is not None and out_of_band.chains:
             interpreted = np.array([*self._interpreted, *out_of_band.pid[list(out_of_band.chains)].tolist()], np.int64)
             self._interpreted = set(interpreted[self._source.mask_recorded(interpreted)].tolist())
@@ -324,8 +324,8 @@ class WallClockCollector:
             yield self._of_out_of_band(out_of_band, attributed, attributed.out_of_band_open)
 
     def _ran(self, running: list[SampleBatch]) -> dict[int, int]:
-        """Return the on-CPU time of each thread that switches often, from its samples, or from the kernel if on-CPU
-        samples are not shown.
+        """Return the on-CPU time of each thread that switches often: from its samples, or from the kernel's accounts if
+        on-CPU samples are not shown.
         """
         if self._options.running:
             tid = np.concatenate([batch.tid for batch in running])
@@ -362,8 +362,8 @@ class WallClockCollector:
         return replace(out_of_band.take_samples(kept), length_ns=length, stopped=False)
 
     def _parts(self, attributed: IntervalAttribution, now: int) -> Iterator[SampleBatch]:
-        """Yield off-CPU time without a new sample: of intervals whose stack was attributed before, and of intervals
-        without a stack.
+        """Yield batches of off-CPU time without a new sample: of intervals whose stack was in an earlier batch, and of
+        intervals without a stack.
         """
         if attributed.carried:
             tid, since, length = (np.array(column, np.int64) for column in zip(*attributed.carried, strict=True))
@@ -425,7 +425,7 @@ class WallClockCollector:
         self._out_of_band.stop()
 
     def end_now(self) -> None:
-        """End batches() with the time until this moment, because another source follows."""
+        """End the iteration of batches() with the time until this moment, because another collector takes over."""
         self._stopped_ns = time.monotonic_ns()
         self._out_of_band.stop()
 

@@ -50,7 +50,7 @@ class PendingChanges:
         return ((at, change) for at, _, change in self._changes)
 
     def has_room(self, mapped: int) -> bool:
-        """Return True if there is room for another new mapping to apply, else note that one was skipped.
+        """Return True if one more new mapping can be queued; otherwise note that a mapping was skipped.
 
         Args:
             mapped: Number of existing mappings.
@@ -71,11 +71,10 @@ class CodePlaces:
     _count: int = 0
 
     def add_mapping(self, mapping: Mapping, image: ProgramImage) -> None:
-        """Note where a file's code was mapped. If two files were mapped at one address, mark the range of the image as
-        contested.
+        """Store where a file's code was mapped. If two files were mapped at one address, mark the range of the program
+        image as contested: memory that is read now may be that of either file.
 
-        Memory that is read now may be that of either file. A place is noted once, because a program may map a thousand
-        files there.
+        A place is stored once, because a program may map a thousand files there.
         """
         place = mapping.start, mapping.end
         if not mapping.inode or place in self._seen.get(mapping.inode, ()) or self._count == _MAX_SEEN:
@@ -189,7 +188,7 @@ class MappingHistory:
         return self.layout.mappings
 
     def hide_mappings(self) -> None:
-        """Leave out all samples of the process until it calls exec. Samples of the next program are wanted."""
+        """Drop all samples of the process until it calls exec; samples of the next program are kept."""
         self._hidden = self.image
 
     def takes_mappings(self) -> bool:
@@ -255,10 +254,10 @@ class MappingHistory:
         return ids, spaces
 
     def _taken_changes(self) -> list[tuple[int, Change]]:
-        """Remove the mapping changes that can be applied now from the queue, and return them with their times.
+        """Remove those mapping changes from the queue that can be applied now, and return them with their times.
 
-        A reading of /proc/PID/maps during a change mixes two moments. It is used only if more changed than the queue
-        stores.
+        If /proc/PID/maps is read during a change, it mixes two states. So it is used only if more changed than the
+        queue stores.
         """
         changes, self._changes = self._changes, PendingChanges()
         reported = [at for at, change in changes if not isinstance(change, tuple)]
@@ -285,7 +284,9 @@ class MappingHistory:
         ids: npt.NDArray[np.int32],
         spaces: dict[int, AddressSpace],
     ) -> None:
-        """Assign samples that were taken before a new program ran to the old program's address space."""
+        """Assign samples that the kernel took during an exec, before the new program ran, to the old program's address
+        space.
+        """
         for at, old in self._replaced:
             for lane in np.flatnonzero((times_ns >= at) & (times_ns < at + _EXEC_NS)).tolist():
                 pc = int(pcs[lane])
@@ -296,8 +297,8 @@ class MappingHistory:
             self._replaced = [(at, old) for at, old in self._replaced if at + _EXEC_NS > last][-_MAX_REPLACED:]
 
     def distrust_mappings(self) -> None:
-        """Read the process's maps again because records may have been lost. If they were just read, wait for the next
-        changes.
+        """Read the process's maps again because records of mappings may have been lost. If the maps were just read, do
+        that at the next change.
         """
         self._stale = True
         if time.monotonic_ns() >= self._look_ns:
@@ -316,7 +317,7 @@ class MappingHistory:
             self._changes.add_change(at, now)
 
     def unmoved(self) -> bool:
-        """Return True if all executable mappings of the process are still at the same addresses."""
+        """Return True if all executable mappings of the process are still at the addresses that are known."""
         now = _maps(self.pid)
         return self.image.alive and not self._changes and _code(now) == _code(self.mappings)
 

@@ -110,11 +110,12 @@ class BatchMaker:
         return self._batch(NO_SAMPLES, np.zeros(0, np.uint64), {}, np.zeros(0, np.int32))
 
     def batches(self, found: Scan) -> list[SampleBatch]:
-        """Return a batch of samples of 64-bit code, and one of 32-bit code if there is any."""
+        """Convert samples to batches: one for 64-bit code, and one for 32-bit code if there is any."""
         return self.convert_scan(found, NO_SAMPLES, self._rings.words).running
 
     def convert_scan(self, found: Scan, switched: SampleRecords, words: U64) -> RingBatches:
-        """Convert the records of one reading of perf's rings, with further samples of the same time from other rings.
+        """Convert the records of one reading of perf's ring buffers to batches, together with samples of the same time
+        from other ring buffers.
 
         Args:
             found: The records that were read.
@@ -150,8 +151,8 @@ class BatchMaker:
         return RingBatches(found, split_by_width(batch, kept, samples.narrow), further, switched_kept)
 
     def _count_left_out(self, pids: npt.NDArray[np.int32]) -> None:
-        """Count samples without user registers in the diagnostics, except for those of idle processors. `pids` has the
-        process of each.
+        """Count samples without user registers in the diagnostics, except for samples of idle processors. `pids` has
+        the process of each sample.
         """
         kernel = among(pids, self._of_kernel(set(pids[pids > 0].tolist())))
         if kernel.any():
@@ -165,7 +166,7 @@ class BatchMaker:
         return pids & self._kernel
 
     def _place(self, *parts: SampleRecords) -> tuple[dict[int, AddressSpace], list[npt.NDArray[np.int32]]]:
-        """Find the address space of each sample among the records of one reading of the rings.
+        """Find the address space of each sample of one reading of perf's ring buffers.
 
         Returns:
             All address spaces, and for each part a column of their identifiers; 0 for unknown processes.
@@ -192,7 +193,7 @@ class BatchMaker:
         return spaces, space
 
     def _kept(self, samples: SampleRecords, space: npt.NDArray[np.int32]) -> Mask:
-        """Return a mask of the samples that a batch contains, and count those of unknown processes."""
+        """Return a mask of the samples to keep, and count the dropped ones, which belong to unknown processes."""
         unknown = (space == 0) & ~among(samples.pid, self._excluded_pids)
         if unknown.any():
             self._diagnostics.count("unknown_process_sample", int(np.count_nonzero(unknown)))
@@ -213,7 +214,7 @@ class BatchMaker:
         return np.array([self._pattern.search(names[thread]) is not None for thread in threads], np.bool_)
 
     def forget_untracked(self) -> None:
-        """Forget ignored processes that have ended, because the kernel may reuse their pids."""
+        """Drop ignored processes from the list after they have ended, because the kernel may reuse their pids."""
         now = time.monotonic_ns()
         if now > self._looked_ns + _LOOK_NS:
             self._looked_ns = now

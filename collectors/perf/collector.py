@@ -146,18 +146,18 @@ class PerfCollector:
         return choose_scope(pid, cpu, self._options, self.members.everything)
 
     def _lost(self) -> LostSamples:
-        """Return the number of sampling times whose perf records were lost.
+        """Return the number of samples that were lost because perf's ring buffers were full.
 
-        No other samples are missing if events are on processors and no collector stops threads.
+        If events are on processors and no collector stops threads, all missing samples were lost in this way.
         """
         return LostSamples(self._events.lost, self._events.scope.processors and self.accounts.is_alone)
 
     def _longest_wait_ns(self) -> int:
-        """Return the time before which no ring buffer can be full."""
+        """Return the number of nanoseconds until perf's ring buffers can be full at the earliest."""
         return self._events.longest_wait_ns()
 
     def _full(self) -> bool:
-        """Return True if a ring buffer must be read before the calculated time."""
+        """Return True if a ring buffer is filling faster than expected and must be read now."""
         return False
 
     def _begin(self) -> None:
@@ -217,7 +217,9 @@ class PerfCollector:
         return round(1e9 * self._options.flush_s)
 
     def _patience_ns(self) -> int:
-        """Return the maximum time in ns that a sample stays in the rings before it is read together with later ones."""
+        """Return the maximum time in nanoseconds that a sample stays in perf's ring buffers, so that it is read
+        together with later ones.
+        """
         patience_ns = self._longest_wait_ns()
         if self.members.tracked.young:
             patience_ns = min(patience_ns, self.young_wait_ns)
@@ -234,8 +236,8 @@ class PerfCollector:
         yield from self._hand_out(until_ns)
 
     def take_samples(self, until_ns: int, switched: SampleRecords, words: U64) -> RingBatches:
-        """Return the samples of perf's rings up to a time, together with `switched`: samples of that time from another
-        ring buffer. The caller must call release_samples().
+        """Return the samples of perf's ring buffers up to a time, together with samples of the same time from another
+        ring buffer (`switched`). The caller must call release_samples() afterwards.
         """
         self.waiting.note_ends()
         self._events.change_rates()
@@ -277,7 +279,7 @@ class PerfCollector:
         self.release_samples(found)
 
     def _revive(self) -> None:
-        """Open perf events on processors that came online."""
+        """Open perf events on processors that came online, and note processors that had none for some time."""
         self.accounts.note_offline(self._revived())
 
     def _revived(self) -> Silent:
@@ -293,8 +295,8 @@ class PerfCollector:
         self._has_new_code |= feedback.has_new_code
 
     def leave_samples(self, elsewhere: Elsewhere) -> None:
-        """Make batches() return after the samples that are in the rings now, because another collector starts to sample
-        some threads by stops.
+        """End the iteration of batches() after the samples that are in perf's ring buffers now, because another
+        collector starts to stop some threads for their samples.
 
         yield_until() still works, and batches() may be called again.
 
@@ -319,7 +321,7 @@ class PerfCollector:
         return self.members.take_new_processes()
 
     def end_now(self) -> None:
-        """End batches() with the samples until this moment, because another source follows."""
+        """End the iteration of batches() with the samples until this moment, because another collector takes over."""
         self.maker.end_ns = time.monotonic_ns()
         self.stop()
 

@@ -106,7 +106,8 @@ class ProcessorEvents:
         return found
 
     def take_over(self, old: ProcessorEvents) -> None:
-        """Check the processors on which replaced events no longer counted, so that the next check reports them.
+        """Continue the checks of an older set of perf events: processors on which its events no longer counted are
+        reported at the next check.
 
         Args:
             old: The replaced events, which are still open.
@@ -146,9 +147,10 @@ class ProcessorEvents:
 
 
 def count_missed_samples(silent: Silent, rate_hz: float, others: LostSamples) -> LostSamples:
-    """Return the maximum number of sampling times without perf records because processors were offline.
+    """Return the maximum number of samples that are missing because processors were offline, added to the losses in
+    `others`.
 
-    If there are any, other samples may be missing too.
+    If processors were offline, other samples may be missing too.
     """
     return LostSamples(others.times + sum(silent.values()) * rate_hz / 1e9, False)
 
@@ -164,9 +166,10 @@ _RING_BYTES = 2 * mmap.PAGESIZE
 
 
 class MappingAlarm:
-    """One event on each processor, whose descriptor becomes readable after a new executable mapping.
+    """Perf events, one on each processor, whose descriptors become readable when a process makes a new executable
+    mapping.
 
-    A processor that comes online later has none. Mappings there are found when the next batch is read.
+    A processor that comes online later has no event. Mappings there are found when the next batch is read.
 
     Attributes:
         fds: The descriptors.
@@ -218,11 +221,11 @@ _FIRST_NS = 2_000_000_000
 
 
 class Losses:
-    """A check whether perf records are lost all the time, so that fewer of them must be made.
+    """A check whether perf records are lost all the time. If so, the collector must use events that make fewer records.
 
-    Losses in the first two seconds do not count: unwind tables are read then for the first time, and the rings wait.
-    Events on threads would sample other moments of threads that run briefly and often, because they count separately at
-    each switch (docs/sampling.md).
+    Losses in the first two seconds do not count: unwind tables are read then for the first time, and the ring buffers
+    wait. Events on threads would sample other moments of threads that run briefly and often, because they count
+    separately at each switch (docs/sampling.md).
     """
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:

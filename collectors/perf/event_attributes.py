@@ -60,7 +60,8 @@ class Periods:
 
 
 class Tuning:
-    """The current periods of context-switch events, and the decision when to change them.
+    """The current periods of context-switch events (one sample in so many switches), and the decision when to change
+    them.
 
     They change at once after the first measurement. Later they change only after a second of measurement, or if there
     are far too many samples.
@@ -73,7 +74,7 @@ class Tuning:
         self._wait_s, self._hurry_s = 0.0, _FIRST_MEASUREMENT_S
 
     def count_switches(self, leaves: Mapping[int, int], seconds: float) -> None:
-        """Add how often each thread left a processor in some time to the measurement from which new periods are chosen.
+        """Add a measurement of how often each thread left its processor in some time. New periods are chosen from it.
 
         Args:
             leaves: Number of switches off a processor, by tid.
@@ -240,18 +241,18 @@ class Event:
         )  # fmt: skip
 
     def period(self, rate_hz: float) -> int:
-        """Return the parameter of a perf event for a rate: the period in nanoseconds, or for cycles the rate itself in
-        Hz.
+        """Return the period of a perf event for a rate of samples: nanoseconds for a clock event, or the rate itself in
+        Hz for cycles.
         """
         return max(round(rate_hz if self.type == _HARDWARE else 1e9 / rate_hz), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchEvent:
-    """A perf event that records context switches, and stacks of threads that leave their processors.
+    """A perf event that records context switches, and the stacks of threads that leave their processors.
 
-    Some of the leaves have a sample with the kernel's frames if `stacks` is set. The kernel counts switches as its own
-    time: without permission to sample the kernel there are no samples.
+    If `stacks` is set, some switches off a processor have a sample with the kernel's frames. The kernel counts switches
+    as its own time: without permission to sample the kernel there are no samples.
     """
 
     stacks: bool

@@ -65,7 +65,7 @@ class Ticks:
         self._lost, self._closed_ns = 0.0, 0
 
     def took(self, found: Scan, lost: float, events: EventSet | None) -> None:
-        """Count the samples of one reading of perf's rings, and the lost ones.
+        """Add the samples of one reading of perf's ring buffers to the count, and the lost ones.
 
         Args:
             found: The records that were read.
@@ -192,8 +192,8 @@ class EventManager:
 
     @property
     def _has_random_rates(self) -> bool:
-        """True if perf events get random rates, as those on processors do. Inherited events on threads would keep the
-        rate of their creation.
+        """True if the rates of perf events vary at random, which is so for events on processors. Inherited events on
+        threads would keep their first rate.
         """
         return self.scope.processors and self.scope.samples
 
@@ -210,7 +210,9 @@ class EventManager:
         return found
 
     def scan_opening(self, until_ns: int) -> Scan:
-        """Return the records in perf's rings up to the beginning of the recording. The events count from now on."""
+        """Return the records in perf's ring buffers from the time before the recording began, and count samples from
+        now on.
+        """
         found = self.scan(until_ns)
         if self._events is not None:
             self.ticks.restart(self._events)
@@ -233,18 +235,18 @@ class EventManager:
         self.ticks.took(found, self.lost, self._events)
 
     def endings(self) -> EndedThreadTimes | None:
-        """Return the estimated time of threads after their last records, or None if time in the kernel counts or events
-        are on processors.
+        """Return the estimated time that threads ran after their last records. Return None if time in the kernel is
+        sampled or events are on processors, because no time is missing then.
         """
         if self.scope.processors or not self.scope.event.user_only:
             return None
         return self._last_records.estimate_endings(round(self.lost * 1e9 / self._rate_hz))
 
     def unwound(self, found: Scan, alive: Iterable[int]) -> None:
-        """Update the perf events after all samples of the last reading were unwound.
+        """Update the perf events after all samples of the last reading of the ring buffers were unwound.
 
         Events of ended threads are closed. All events are replaced if their stack copies are too short or too long, or
-        if records of other processes fill the rings.
+        if records of other processes fill the ring buffers.
 
         Args:
             found: The records of the last reading.
@@ -280,10 +282,10 @@ class EventManager:
         self._size.forget()
 
     def longest_wait_ns(self) -> int:
-        """Return how long perf's ring buffers may fill before they are read.
+        """Return the time in nanoseconds for which perf's ring buffers may fill before they are read.
 
-        Room for SLACK_S, or at least a quarter of the ring, must remain then: one processor samples only one thread at
-        a time. If all processes of the machine are sampled and filtered, half of the ring must remain.
+        Room for SLACK_S, or at least a quarter of the ring buffer, must remain then: one processor samples only one
+        thread at a time. If all processes of the machine are sampled and filtered, half of the ring buffer must remain.
         """
         size, record = self._ring_size, OVERHEAD + self._size.bytes
         rate = self._rate_hz * self._thinning.factor

@@ -143,7 +143,9 @@ class EventSet:
         return self._machine.reopen_events(list_online_cpus) if self._machine is not None else {}
 
     def take_over(self, old: EventSet) -> None:
-        """Learn on which processors the events of an older set no longer counted, so that revive() reports them."""
+        """Note on which processors the events of an older set no longer counted, so that revive() reports these
+        processors.
+        """
         if self._machine is not None and old._machine is not None:
             self._machine.take_over(old._machine)
 
@@ -219,7 +221,9 @@ class EventSet:
         return self._ended_ns + sum(counted_ns(fd) for events in self._every for fd in events.fds.values())
 
     def owns(self, tid: int) -> bool:
-        """Return True if perf events were opened on this thread itself. False if it inherited them."""
+        """Return True if a thread has perf events that were opened for it, and False if it inherited its events from
+        another thread.
+        """
         return tid in self._own
 
     @property
@@ -242,7 +246,9 @@ class EventSet:
                     fcntl.ioctl(fd, _PERIOD, period)
 
     def retune(self, periods: Periods) -> None:
-        """Set new periods of context-switch events, for threads that have their own events and for later ones."""
+        """Set new periods of context-switch events, both for threads that have their own events and for all other
+        threads.
+        """
         assert isinstance(self.event, SwitchEvent)
         before, self.event = self.event.periods, replace(self.event, periods=periods)
         for tid, events in self._own.items():
@@ -252,7 +258,7 @@ class EventSet:
                         fcntl.ioctl(fd, _PERIOD, struct.pack("=Q", period))
 
     def switch(self, tids: Iterable[int], on: bool) -> None:
-        """Switch perf events of threads on or off, including those that other threads inherited from them."""
+        """Enable or disable the perf events of threads, including events that other threads inherited from them."""
         for events in [self._own[tid] for tid in tids if tid in self._own]:
             events.certain &= on  # starts of threads are not reported while events are off
             for fd in events.fds.values():
@@ -291,7 +297,7 @@ def _tasks(pid: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class RingReader:
-    """A reader of all perf rings. A ring's room is free only when the Scan releases it.
+    """A reader of all perf ring buffers. The room of records that were read is free only when the Scan releases them.
 
     Attributes:
         rings: The rings.

@@ -97,7 +97,7 @@ class ProcessSet:
         diagnostics: Diagnostics,
         is_over: Callable[[], bool] = lambda: False,
     ) -> Iterator[int]:
-        """Add processes that match the selection now, until is_over() returns True.
+        """Add all processes that match the user's selection now, and yield their pids, until is_over() returns True.
 
         Args:
             excluded: Pids of processes that need not be checked again.
@@ -128,8 +128,8 @@ class ProcessSet:
         return list(self.tracked.alive)
 
     def note_scan(self, found: Scan) -> None:
-        """Look for processes with new code in the records of one reading of perf's rings, before the memory of the
-        records is released. Nothing is done unless take_new_processes() is in use.
+        """Look for processes that run new code in the records of one reading of perf's ring buffers, before the records
+        are released. Do nothing unless take_new_processes() is in use.
         """
         if self._news is not None and self._asked:
             self._fresh |= self._news.note_scan(found)
@@ -227,7 +227,9 @@ class RecordAccounts:
         return count_missed_samples(self._offline, self._options.rate_hz, self._lost())
 
     def _find_endings(self) -> EndedThreadTimes | None:
-        """Return the estimated time of threads after their last records, or None if some samples are taken by stops."""
+        """Return the estimated time that threads ran after their last records, or None if some samples are taken by
+        stops.
+        """
         return self._endings() if self.is_alone else None
 
     def start(self) -> None:
@@ -263,8 +265,8 @@ class RecordAccounts:
         self._accounts.read_accounts(self._members.tracked.roots, force, self.slots())
 
     def totals(self) -> tuple[int, int]:
-        """Return two sums over all recorded processes: the nanoseconds that samples should stand for, and those that
-        they stand for.
+        """Return two sums over all recorded processes, in nanoseconds: the processor time that samples should
+        represent, and the time that they do represent.
         """
         return self._accounts.totals()
 

@@ -70,7 +70,9 @@ class ProcessEvents:
         self._coming: dict[int, int] = {}
 
     def take_reported_pids(self) -> set[int]:
-        """Return the pids of processes with new code that were reported since the last reading."""
+        """Return the pids of processes that run new code and were reported since the last reading of perf's ring
+        buffers.
+        """
         self._looked_ns = time.monotonic_ns()
         named_pids: set[int] = set()
         born: dict[int, int] = {}

@@ -57,8 +57,8 @@ class RandomRates:
         self._lives = self._lived_samples = 0
 
     def draw(self) -> float:
-        """Return a random rate for a perf event in Hz. On average it makes up for the samples that changes of rates
-        cost.
+        """Return a random rate for a perf event in Hz. Its average is a little above the wanted rate, to make up for
+        samples that are lost when the rate changes.
         """
         return self._corrected_hz() * self._uniform(*SPREAD)
 
@@ -85,7 +85,8 @@ class RandomRates:
         return self._hz[fd]
 
     def is_over(self, fd: int, samples: int) -> bool:
-        """Count samples that a perf event made, and return True if the event must get another rate now.
+        """Add samples of a perf event to the time that its rate has lasted, and return True if the event must get
+        another rate now.
 
         The time that the samples stand for decides, not their number. The average of the rates is the wanted one only
         if high and low rates last equally long. Time in which the event did not count is left out.
@@ -107,14 +108,16 @@ class RandomRates:
 
 
 class SampleCounter:
-    """A counter of samples in perf's rings, which counts them long before they are consumed."""
+    """A counter of samples in perf's ring buffers. It counts records when the kernel has written them, before the
+    collector reads them.
+    """
 
     def __init__(self, rings: Rings) -> None:
         self._rings = rings
         self._positions: dict[int, int] = {}
 
     def count(self, into: Counter[int]) -> None:
-        """Add the number of samples that each processor had since the last call to its counter."""
+        """Add the samples that the kernel has written since the last call to the counter of each processor."""
         for cpu, ring in self._rings.rings.items():
             head = ring.head
             position = max(self._positions.get(cpu, 0), ring.tail)
@@ -161,7 +164,7 @@ class RandomSelection:
         self.start_groups(1)
 
     def start_groups(self, mean: float) -> None:
-        """Start groups of a new mean size for the random choice. The choice in the current group is already made."""
+        """Start groups of a new mean size for the random choice. The item of the current group was already chosen."""
         self._least, self._rest = int(mean), mean % 1
         self._start = 0
         """Position at which the next group of items begins, counted from the next item."""
@@ -187,7 +190,7 @@ def _uniform(count: int) -> npt.NDArray[np.float64]:
 
 
 class Thinning:
-    """A filter of perf records that keeps one of `factor` records, of those that were made after the first
+    """A filter that keeps one in `factor` perf records at random, among the records made after the first
     start_thinning().
     """
 
@@ -224,8 +227,8 @@ class Thinning:
         self._draw.start_groups(factor)
 
     def thin_records(self, words: U64, pieces: list[I64]) -> list[I64]:
-        """Return the samples to keep: all from before the last change of the factor, and a random one in `factor` of
-        later ones.
+        """Return the samples to keep: all samples from before the last change of the factor, and one in `factor` of the
+        later ones, at random.
 
         Args:
             words: Memory of the rings.
@@ -241,7 +244,7 @@ class Thinning:
 
 
 class Starvation:
-    """A check whether much processor time has no samples because threads live shorter than a sampling period.
+    """A check whether too much processor time has no samples because threads live shorter than a sampling period.
 
     Attributes:
         check_interval_ns: Maximum time until the next call of is_starved(). It is short before the first decision.
@@ -270,8 +273,7 @@ class Starvation:
 
 
 class Decimation:
-    """A filter that keeps one of n samples, as a Stride demands, and gives the sample that it keeps the weight of all
-    n.
+    """A filter that keeps one of n samples (see Stride) and gives the kept sample the weight of all n.
 
     It is for samples that the kernel takes anyway. Samples that it drops are not unwound.
     """

@@ -292,8 +292,8 @@ class Scan:
         self.others.append(OtherRecord(header & 0xFFFF_FFFF, header >> 32 & 0xFFFF, time_ns, body))
 
     def add_descendants(self, words: U64) -> None:
-        """Add to `others` those of the records in `strange` whose process was forked by a recorded process. The record
-        of the fork may be in another ring.
+        """Move the records of processes that were forked by a recorded process from `strange` to `others`. The record
+        of the fork may be in another ring buffer.
         """
         forks = [(record.time_ns, record.body[:4]) for record in self.others if record.kind == FORK]
         # the earliest fork counts
@@ -312,7 +312,9 @@ class Scan:
             ring.release_records(tail)
 
     def discard_records(self) -> None:
-        """Release the records, and do not count those that found no room until now."""
+        """Release all records that were read, and reset the count of records that were lost because the ring buffers
+        were full.
+        """
         self.release_records()
         for ring, tail in self.tails:
             ring.discarded = tail

@@ -68,8 +68,8 @@ class StackSize:
         self._short = False
 
     def learn(self, feedback: Feedback) -> None:
-        """Learn the part of each stack that the walks of a batch read: up to `top`, or up to `missing` if a stack copy
-        was too short.
+        """Learn from unwound samples how much of each stack must be copied: up to `top`, the highest address that was
+        read, or up to `missing` if a copy was too short.
         """
         base = feedback.batch.stack.base
         reach = np.maximum(feedback.top, feedback.missing)
@@ -88,10 +88,10 @@ class StackSize:
         self.bytes = self.wanted if self._seen >= self._sure_after else max(self._first, self.wanted)
 
     def limit_size(self, now_ns: int) -> None:
-        """Make later copies at most half as large as now, because records found no room in the rings.
+        """Halve the maximum size of later stack copies, because records were lost in full ring buffers.
 
-        A stack that is cut keeps its innermost functions, a lost record has none. Copies of the size after the first
-        samples fill a ring so slowly that smaller ones would not help.
+        A truncated stack keeps its innermost functions, a lost record has none. Copies of the size after the first
+        samples fill a ring buffer so slowly that smaller ones would not help.
         """
         if now_ns >= self._limited_ns + _LIMIT_INTERVAL_NS:
             self._limited_ns = now_ns
@@ -179,8 +179,8 @@ _MIN_REREAD_NS = 10_000_000_000
 
 
 class AbsentPages:
-    """A reader that touches absent pages of stacks, so that the kernel's later stack copies do not end there. `most` is
-    the copy size in bytes.
+    """A reader that touches absent pages of stacks, so that the kernel's later stack copies do not end at these pages.
+    `most` is the copy size in bytes.
     """
 
     def __init__(self, max_bytes: int, clock: Callable[[], int] = time.monotonic_ns) -> None:

@@ -216,14 +216,14 @@ class DutyCycle:
 
     @property
     def off(self) -> frozenset[int]:
-        """Threads whose perf events are switched off for a while, in the form that EventSet.switch() expects."""
+        """The threads whose context-switch events are disabled for a while, as a set that EventSet.switch() expects."""
         return frozenset({EVERY_THREAD}) if self._gap is not None else self.paused
 
     def take_gaps(self) -> list[Gap]:
-        """Return the span of time in which the whole machine's context-switch events were off, in a list that is empty
-        if there is none.
+        """Return the span of time in which the whole machine's context-switch events were disabled, as a list of at
+        most one span.
 
-        The end of the span is FOREVER_NS while the events are off; the span is then returned again by the next call.
+        While the events are disabled, the span ends at FOREVER_NS, and the next call returns it again.
         """
         gap = self._gap
         if gap is not None and gap[1] != FOREVER_NS:
@@ -275,7 +275,7 @@ class DutyCycle:
         self._turns = min(math.ceil(most_hz / _FAST_HZ), _MAX_TURNS + 1)
 
     def retire(self) -> None:
-        """Forget ended threads whose perf events were off. Only their number is reported."""
+        """Forget ended threads whose context-switch events were disabled. Only their number stays for the report."""
         self._rested = {tid for tid in self._rested if tid == EVERY_THREAD or os.path.exists(f"/proc/{tid}")}
 
     def discard_rates(self) -> None:
@@ -283,7 +283,8 @@ class DutyCycle:
         self.rates, self.inherited = {}, False
 
     def resume_threads(self, events: EventSet | None) -> tuple[frozenset[int], int]:
-        """Switch the perf events of paused threads on again after enough batches.
+        """Enable the context-switch events of paused threads again after enough batches. Return the threads, and the
+        time from which their switches are recorded.
 
         Returns:
             Threads whose events are on again, and from when on.
@@ -392,7 +393,9 @@ class Switches:
             self._events.attach(pids, self._forks)
 
     def _measure_periods(self, pids: list[int]) -> Periods:
-        """Return periods by what threads do now. On a busy machine the first records may be read after seconds."""
+        """Return the periods of context-switch events that fit how often the threads switch now. On a busy machine the
+        first records may be read only after seconds.
+        """
         began, before = time.monotonic(), _count_runs(pids)
         time.sleep(_FIRST_LOOK_S)
         after, passed_s = _count_runs(pids), time.monotonic() - began

@@ -22,7 +22,9 @@ from pyprof.records import dataclass
 
 @dataclass(slots=True)
 class _Life:
-    """The first and last perf records of a thread; `born_ns` is 0 if the thread existed before the recording."""
+    """The times of the first and last perf record of one thread; `born_ns` is 0 if the thread existed before the
+    recording.
+    """
 
     born_ns: int = 0
     last_ns: int = 0
@@ -30,7 +32,9 @@ class _Life:
 
 
 class LastRecords:
-    """The time of the last perf record of each living thread, and sums over ended threads of the time after it."""
+    """The time of the last perf record of each living thread, and for ended threads the sum of the time that each lived
+    after its last record.
+    """
 
     def __init__(self) -> None:
         self._lives: dict[int, _Life] = {}
@@ -40,7 +44,7 @@ class LastRecords:
         self._unseen_ns = self._seen_ns = self._user_ns = 0
 
     def add_records(self, found: Scan, words: U64, period_ns: int) -> None:
-        """Note the last record of each thread in one reading of perf's rings.
+        """Store the time of the last record of each thread, from one reading of perf's ring buffers.
 
         Args:
             found: The records that were read.

@@ -164,7 +164,7 @@ class WatchTimes:
             self._due_ns = now_ns + again_ns
 
     def left_ns(self, now_ns: int, notified: bool) -> int:
-        """Return the time until the next check for new processes; `notified` is True after a wakeup."""
+        """Return the time in nanoseconds until the next check for new processes; `notified` is True after a wakeup."""
         return max((self._soonest_ns if notified else self._due_ns) - now_ns, 0)
 
 
@@ -197,8 +197,8 @@ class Cadence:
         self.wait_ns = min(self.wait_ns, self._restart_ns)
 
     def note_flush(self, took_ns: int) -> None:
-        """Note that all samples were yielded, and the processor time for that. On a slow machine batches are
-        shorter.
+        """Note that all samples were yielded, and the processor time which that took. If it took long, later batches
+        are shorter.
         """
         most_ns = min(self._full_batch_ns, self.wait_ns * _HAND_OUT_NS // max(took_ns, 1))
         self.wait_ns = max(min(2 * self.wait_ns, most_ns), min(self.flush_ns, 2 * self.wait_ns))
@@ -267,8 +267,8 @@ class RecordWait:
                 break
 
     def _check_programs(self, watch: Callable[[], int | None]) -> int | None:
-        """Call the `watch` function if it is due. Return the time until its next call in ns, or None if another
-        collector takes over.
+        """Call the function `watch` if it is due. Return the time in nanoseconds until its next call, or None if
+        another collector takes over.
         """
         now, notified = time.monotonic_ns(), self.waiter.notified
         if self._watch_times.is_due(now, notified):

@@ -37,7 +37,7 @@ _WINDOW_NS = 2_000_000_000
 
 
 class MissedTime:
-    """A measurement of the processor time that has no samples, which is repeated from decision to decision between
+    """A repeated measurement of the processor time that has no samples. It decides whether a recording changes between
     stops and perf_events.
     """
 
@@ -47,8 +47,7 @@ class MissedTime:
         self._births = births
 
     def is_much(self, births: int, due_ns: int, seen_ns: int) -> bool:
-        """Return True if much processor time has no samples because threads and processes end too soon, and that is no
-        chance.
+        """Return True if significantly much processor time has no samples because threads and processes end too soon.
 
         All arguments count from the beginning of the recording.
 
@@ -96,7 +95,8 @@ True if the present one then ends.
 
 
 class OpenSources:
-    """The main source that samples now, and the stops of threads and processes that it leaves out.
+    """The open collectors of a recording: the main source that samples now, and the stops of threads and processes that
+    it leaves out.
 
     Attributes:
         choice: The choice of the main source.
@@ -115,7 +115,7 @@ class OpenSources:
         follow: Follow,
         launched: bool = False,
     ) -> None:
-        """Sample with a main source.
+        """Begin to sample by the main source that the plan has chosen.
 
         Args:
             planner: The facts and the plan of the recording.
@@ -156,7 +156,9 @@ class OpenSources:
             self._check_short_lives()
 
     def _sample_with_stops(self, main: PerfCollector) -> Iterator[SampleBatch]:
-        """Yield the batches of a main source that reads records of the kernel, and those of partial stops."""
+        """Yield the batches of a main source that reads kernel records, and the batches of the threads that are sampled
+        by stops.
+        """
         of_main = main.batches()  # its news begin now, because the first checks of programs take a while
         candidates = self.partial.candidates
         if self._planner.may_depend_on_programs():
@@ -193,7 +195,9 @@ class OpenSources:
             yield batch
 
     def _sample_by_both(self, main: PerfCollector, stops: PtraceCollector) -> Iterator[SampleBatch]:
-        """Yield the batches of stops, and between them those of the main source up to the same times."""
+        """Yield the batches of the threads that are sampled by stops, and between them those of the main source up to
+        the same times.
+        """
         candidates = self.partial.candidates
 
         def complete(batches: list[SampleBatch], until_ns: int) -> Iterator[SampleBatch]:
@@ -234,7 +238,7 @@ class OpenSources:
         return None if candidates else self._images.wait_ns()
 
     def _leave_samples(self) -> None:
-        """Let the main source end its batches if other threads must be stopped."""
+        """Ask the main source to end its iteration of batches if other threads must be stopped from now on."""
         if self._records is not None and self.partial.candidates and self.partial.source is None:
             self._records.leave_samples(self.partial.candidates.elsewhere)
 
@@ -282,7 +286,9 @@ class OpenSources:
         return cast("PtraceCollector", self.main)
 
     def learn(self, feedback: Feedback) -> None:
-        """Pass feedback to the open source of its batch. A batch of a closed source teaches nothing."""
+        """Pass the feedback about an unwound batch to the collector that made the batch. Feedback about a closed
+        collector's batch is dropped.
+        """
         records, candidates = self._records, self.partial.candidates
         if self.partial.learn(feedback) or feedback.batch.source_id not in self.main.source_ids:
             return
@@ -317,7 +323,7 @@ class OpenSources:
         )
 
     def end_now(self) -> None:
-        """End batches() with the samples until this moment, because another main source follows."""
+        """End the iteration of batches() with the samples until this moment, because another main source takes over."""
         self._has_successor = True
         self.main.end_now()
         self.partial.stop()

@@ -108,8 +108,8 @@ def _is_in(kind: str, inode: int) -> bool:
 
 
 class Planner:
-    """The decision by which source a recording takes its samples: the facts that are known so far, and the plan that
-    follows from them.
+    """The chooser of the source by which a recording takes its samples: the facts that are known so far, and the plan
+    that follows from them.
 
     Attributes:
         facts: The facts.
@@ -155,11 +155,11 @@ class Planner:
         return ProcessFacts(interpreter=reason, stops=_find_error_of_stops(pid) if reason else None)
 
     def choose(self, pid: int) -> Choice:
-        """Inspect a process, and return the choice for it if no other process is taken into account."""
+        """Inspect a process, and return the plan's choice for this process alone."""
         return self.suppose(self.inspect(pid)).processes[ANY_PID]
 
     def suppose(self, process: ProcessFacts) -> Plan:
-        """Return the plan for one supposed process with these facts, as if no other process were known."""
+        """Return the plan for a recording of a single process with these facts. Other known processes are ignored."""
         return self.make_plan(replace(self.facts, processes={ANY_PID: process}))
 
     def note_source(self, source: str) -> None:
@@ -167,8 +167,8 @@ class Planner:
         self.facts = replace(self.facts, current=source)
 
     def choose_first(self, pids: Iterable[int]) -> Choice:
-        """Return the choice of the first source for the recording. If an interpreter would change it, inspect processes
-        up to the first one that runs an interpreter.
+        """Return the plan's choice of the first source for the recording. If an interpreter would change the choice,
+        inspect the processes up to the first one that runs an interpreter.
         """
         first = self.make_plan().default
         if self.suppose(_ANY_INTERPRETER).default.source == first.source:

@@ -92,8 +92,8 @@ class Router:
             self._change_source(*self._following)
 
     def _follow(self, choice: Choice, pids: Sequence[int]) -> bool:
-        """Open the main source of a choice if it is another one, and end the present one. Return True if that is
-        done.
+        """Open the main source that a choice of the plan names, unless it is open, and ask the present source to end.
+        Return True if the source changes.
         """
         alive = tuple(pids)
         if choice.source == self._open.choice.source or not alive:
@@ -111,7 +111,7 @@ class Router:
         return True
 
     def _change_source(self, choice: Choice, following: MainSource) -> None:
-        """Close the main source after its last batch, and begin with the one that follows."""
+        """Close the main source after its last batch, and continue with the source that was opened to follow it."""
         past, stats = self._open, self._open.stats()
         if stats.ticks:
             seconds = (time.monotonic_ns() - past.began_ns) / 1e9
@@ -209,7 +209,7 @@ def _with_note_on_bpf(request: Request, planner: Planner) -> Request:
 
 
 def _find_started(request: Request) -> Iterator[int]:
-    """Yield the processes of a request whose programs have started."""
+    """Yield the requested processes that already run their programs."""
     if not request.launched:
         yield from request.selection.pids
         yield from find_descendants(request.selection.pids) if request.options.subprocesses else ()
@@ -220,7 +220,7 @@ def _find_none(pid: int) -> str:
 
 
 class _Openings:
-    """The functions that open the collectors of one recording, with the user's request."""
+    """The functions that open the collectors of one recording, as the user has requested it."""
 
     def __init__(self, request: Request) -> None:
         self._request = request

@@ -56,8 +56,7 @@ _MAX_CASES = 4096
 
 @dataclass(slots=True)
 class _Case:
-    """The evidence by which it is decided whether one thread, or all threads of one process, must be stopped for
-    samples.
+    """The evidence for the decision whether one thread, or all threads of one process, must be stopped for samples.
 
     Attributes:
         pid: The process.
@@ -114,7 +113,7 @@ class StopCandidates:
         self._late: Counter[int] = Counter()
 
     def wants(self, pid: int, tid: int) -> bool:
-        """Return True if a thread is to be stopped for its samples."""
+        """Return True if a thread must be stopped for its samples."""
         return (tid in self._stopped or -pid in self._stopped) and tid not in self._refused
 
     def __bool__(self) -> bool:
@@ -130,7 +129,7 @@ class StopCandidates:
         return [pid for pid in self.pids if pid not in excluded and os.path.exists(f"/proc/{pid}")]
 
     def elsewhere(self, pid: I32, tid: I32, time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return a mask of samples by perf_events whose threads were stopped for samples at that time."""
+        """Return a mask of samples by perf_events to drop, because their threads were sampled by stops at that time."""
         found = np.zeros(len(tid), np.bool_)
         now = int(time_ns.min()) if len(time_ns) else 0
         self._left = {key for key in self._left if self._cases[key].until_ns >= now}  # samples come in order
@@ -178,8 +177,8 @@ class StopCandidates:
         self.processes += 1
 
     def _replace_by_process(self, pid: int) -> None:
-        """Sample a whole process by stops instead of its threads. Samples of it by perf_events are not wanted until it
-        is released.
+        """Sample all threads of a process by stops, where single threads of it were sampled so before. Its samples by
+        perf_events are dropped until it is released.
         """
         self._stopped -= {key for key in self._stopped if self._cases[key].pid == pid}
         self._choose(-pid, self._cases.setdefault(-pid, _Case(pid)))
@@ -201,8 +200,8 @@ class StopCandidates:
             self._give_back(-pid)
 
     def others(self, feedback: Feedback) -> Feedback:
-        """Return the feedback without samples of threads that are stopped. Larger stack copies by the kernel would not
-        help these threads.
+        """Return the feedback without the samples of threads that are stopped. Larger stack copies by the kernel would
+        not help these threads.
         """
         if not self._stopped:
             return feedback
@@ -213,8 +212,8 @@ class StopCandidates:
         return Feedback(batch, *columns, feedback.look, has_new_code=feedback.has_new_code)
 
     def begun(self, batch: SampleBatch) -> None:
-        """Note the threads of a batch that was sampled by stops. From a thread's first such sample on, its samples by
-        the kernel are dropped.
+        """Note the threads in a batch of samples by stops. From a thread's first such sample on, its samples by
+        perf_events are dropped.
         """
         for key in self._stopped:
             case, mine = self._cases[key], _of(key, batch.pid, batch.tid)
@@ -222,7 +221,7 @@ class StopCandidates:
                 case.since_ns = int(batch.time_ns[mine].min())
 
     def learn_stopped(self, feedback: Feedback) -> None:
-        """Learn what walks of samples by stops needed, and sample threads that need no stops any more by perf_events
+        """Learn from unwound samples by stops which threads need no stops any more. These are sampled by perf_events
         again.
         """
         batch = feedback.batch
@@ -288,7 +287,7 @@ class StopCandidates:
 
 
 def _of(key: int, pid: I32, tid: I32) -> npt.NDArray[np.bool_]:
-    """Return a mask of the samples that belong to one thread or, for a negative key, to one process."""
+    """Return a mask of the samples of one thread, or of one process if the key is a negative pid."""
     found: npt.NDArray[np.bool_] = tid == key if key > 0 else pid == -key
     return found
 

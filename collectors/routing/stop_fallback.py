@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ClosedSources:
-    """The sums of the statistics, and the threads, of sources that a recording has closed because another one follows.
+    """The summed statistics and the threads of all sources that a recording has closed.
 
     Attributes:
         stats: Sums of their statistics.
@@ -42,8 +42,8 @@ class ClosedSources:
         self._infos |= {info.key: info for info in threads}
 
     def retire(self) -> None:
-        """Forget threads that ended before the previous window was closed. Those that still run are known to the open
-        source.
+        """Forget threads of closed sources that had ended before the previous window was closed. The open source knows
+        those that still run.
         """
         for key in self._leaving.take_gone(self._infos.keys()):
             del self._infos[key]
@@ -92,7 +92,9 @@ class PartialStops:
         self._past = ClosedSources()
 
     def open_source(self) -> PtraceCollector | None:
-        """Open the source for the candidates. Return None if that fails; if none may be stopped, all are released."""
+        """Open the collector that stops the candidates, and return it. Return None if that fails. If no candidate may
+        be stopped, release all of them.
+        """
         try:
             self.source = self._open_stops(self.candidates)
         except NoSuchProcess:
@@ -130,7 +132,7 @@ class PartialStops:
         return sum_stats(self._past.stats, self.source.stats()) if self.source is not None else self._past.stats
 
     def count_slots(self) -> tuple[int, int]:
-        """Return (kept, missed) sampling times so far."""
+        """Return the numbers of (kept, missed) sampling times so far."""
         stats = self.stats()
         return stats.ticks, stats.skipped
 

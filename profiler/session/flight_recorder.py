@@ -35,7 +35,7 @@ UNREADABLE = make_note("kept_unreadable")
 
 
 def window_s(last_s: float) -> float:
-    """Return the length of a flight recorder's window for a kept time, both in seconds."""
+    """Return how long each window of a flight recorder is, in seconds, if it keeps the last `last_s` seconds."""
     return min(max(last_s / MAX_FILES, MIN_S), MAX_S)
 
 
@@ -63,7 +63,7 @@ class LastWindowsSink:
         self._drop()
 
     def together(self) -> Profile:
-        """Merge all windows that the flight recorder has kept into one profile.
+        """Return all windows that the flight recorder still has, merged into one profile.
 
         Raises:
             RecordingError: No window can be read.
@@ -113,8 +113,8 @@ class LastWindowsSink:
 
 @dataclass(frozen=True, slots=True)
 class WrittenOut:
-    """A Sink for one trigger of a flight recorder: it keeps the window, and gives all kept windows to another sink as
-    one profile.
+    """A Sink that a trigger of a flight recorder uses: it stores the window that it receives, and gives all stored
+    windows to another sink as one profile.
 
     Attributes:
         kept: Keeps the windows.
@@ -142,7 +142,9 @@ class WrittenOut:
 
 @dataclass(frozen=True, slots=True)
 class FlightRecordingEnd(WrittenOut):
-    """A WrittenOut for the end of a flight recording: it deletes the kept windows after a successful write."""
+    """A WrittenOut for the end of a flight recording: it deletes the stored windows after they were written
+    successfully.
+    """
 
     def receive_profile(self, profile: Profile, number: int) -> None:
         WrittenOut.receive_profile(self, profile, number)
@@ -167,8 +169,8 @@ class Condition(Protocol):
 
 @dataclass
 class _Cpu:
-    """The trigger condition that all recorded processes together used more than a share of one processor since the last
-    check.
+    """The trigger condition that all recorded processes together have used more than a share of one processor since the
+    last check.
 
     Attributes:
         share: The share of one processor.

@@ -106,12 +106,12 @@ def examined(target: DeadTarget, start: Start) -> PostMortem:
 
 @dataclass(frozen=True, slots=True)
 class _OfDeadProcess:
-    """The one-shot task that examines a dead process (see messages.OneShotTask)."""
+    """The one-shot task for a worker that reads and unwinds a dead process (see messages.OneShotTask)."""
 
     target: DeadTarget
 
     def pieces(self, diagnostics: Diagnostics) -> Iterator[PostMortem]:
-        """Yield the result of examining a dead process.
+        """Read and unwind the dead process in the worker, and yield the single result.
 
         Raises:
             UnsupportedArchitecture: The process has an unknown architecture.

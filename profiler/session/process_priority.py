@@ -40,8 +40,8 @@ _PRIORITY = os.sched_param(0)
 
 
 def begin_session() -> None:
-    """Make this process the leader of a session, for its own autogroup of priorities, unless it leads a process
-    group.
+    """Make this process the leader of a new session, so that the kernel gives it a priority group of its own
+    (autogroup). Do nothing if the process leads a process group.
     """
     with suppress(OSError):
         os.setsid()
@@ -97,7 +97,7 @@ def raise_priority(pid: int) -> None:
 
 
 def copy_priority(pid: int) -> None:
-    """Give this process the niceness of another process of its session, because that process waits for it."""
+    """Give this process the niceness of another process in its session, which waits for this process."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, pid))
 

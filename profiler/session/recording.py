@@ -108,7 +108,9 @@ class BetweenBatches:
         return found
 
     def answer(self) -> None:
-        """Execute the jobs of other threads that are due; after the end of the loop, cancel all. Only for the loop."""
+        """Execute the pending jobs of other threads that are due; after the end of the loop, cancel all of them. Only
+        the recording's loop may call this.
+        """
         with self._lock:
             due = [each for each in self._questions if self.over or self._handover.is_ready(each.at_ns)]
             self._questions = [each for each in self._questions if each not in due]
@@ -138,7 +140,7 @@ _PATIENCE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A description of the processes that a recording records.
+    """A description of what a recording records: a process, several, a command, or the whole machine.
 
     Attributes:
         pid: Pid of the first process.
@@ -325,7 +327,7 @@ class Recording:
             sampling.end(urgency)
 
     def watch(self, left: Callable[[bool], None], leave_s: float = LEAVE_S, times: float = 1) -> None:
-        """Start a thread that enforces the end of the recording after end() is called.
+        """Start a thread that limits how long the recording may take to end after end() is called.
 
         The loop may be blocked in a system call, or read an endless list in the target. Then it is abandoned, and what
         the worker has goes to the sink of deliveries.inherit(), if samples were taken.
@@ -353,7 +355,9 @@ class Recording:
         left(self.has_begun and sampling.leave())
 
     def waits(self) -> Mapping[int, float]:
-        """Return how long each thread of pyprof has waited for a processor, in seconds by tid. Empty after close()."""
+        """Return how long each thread of pyprof's own processes has waited for a processor, in seconds by tid. Empty
+        after close().
+        """
         return self._kept.waits() if self._kept is not None else {}
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -466,7 +470,7 @@ class Recording:
             job()
 
     def look_around(self) -> None:
-        """Request that the collector searches for new processes to record now. Any thread may call this."""
+        """Request that the collector searches now for new processes to record. Any thread may call this."""
         self._handover.request_flush(time.monotonic_ns())
 
     def close(self, ends_command: bool = True) -> None:

@@ -45,7 +45,7 @@ rules of new code would otherwise make them grow without limit.
 
 
 class InputFiles:
-    """The readers of what a recording reads in addition to samples: object files, symbol files and interpreters."""
+    """The objects that read the files of a recording's target: object files, symbol files, and interpreters' files."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Session:
         self.recorder = Recorder(collector, Interning(self.unwinder, self.code, merger), diagnostics, clock)
 
     def run(self, collector: Collector, beat: Callable[[], None] = lambda: None) -> Window:
-        """Record until the collector ends, close it, and return what was recorded since the last cut.
+        """Record until the collector ends, close the collector, and return the window since the last closed one.
 
         Errors are stored in `failure` instead of being raised. What was recorded before an error remains valid.
 
@@ -174,7 +174,7 @@ class Session:
         return gone
 
     def _compiled(self, window: Window, key: FrameKey) -> FunctionPlace | None:
-        """Return the interpreter function for which a frame's code was generated, None if there is none."""
+        """Return the interpreter function from which the JIT code of a frame was generated, or None."""
         if key.code:
             found: Described | None = self.code.description(key.code)
         else:

@@ -36,7 +36,7 @@ _LOOK_S = 0.02
 
 
 class EndFailure(Enum):
-    """The reason for which a sampler was abandoned."""
+    """The reason why the watchdog has abandoned a sampler that did not end in time."""
 
     BLOCKED = "blocked"
     """The sampler waits in a system call that does not return."""
@@ -45,7 +45,9 @@ class EndFailure(Enum):
 
 
 class GrantedTime:
-    """A clock that stands still while a thread of pyprof waits for a processor, or makes progress in another way."""
+    """A clock for the time limit of a recording's end. It stands still while a thread of pyprof waits for a processor
+    or makes progress.
+    """
 
     def __init__(self, waits: Callable[[], Mapping[int, float]]) -> None:
         """Start the clock that limits the time for the end of a recording.
@@ -59,7 +61,7 @@ class GrantedTime:
         self._seconds = 0.0
 
     def seconds(self) -> float:
-        """Return the seconds since the clock was made that count. Call it often."""
+        """Return how many seconds have counted since the clock was made. The caller must call this often."""
         now, after = time.monotonic(), self._waits()
         waited = max((seconds - self._before.get(tid, 0.0) for tid, seconds in after.items()), default=0.0)
         self._seconds += max(now - self._at - waited, 0.0)
@@ -89,16 +91,16 @@ class Ending(Protocol):
         ...
 
     def activity(self) -> Mapping[int, float]:
-        """Return the time in which the sampler was not blocked, in seconds by tid.
+        """Return for how long the sampler was not blocked, in seconds by tid.
 
-        The sampler's thread is not blocked while it runs or waits for a processor, or while the worker does for which
-        it waits.
+        The sampler counts as not blocked while it runs, while it waits for a processor, and while it waits for a worker
+        that does one of these.
         """
         ...
 
     def hang_up(self) -> None:
-        """Close the connection over which the sampler requests interpreter symbols, so that it does not wait for
-        them.
+        """Close the connection over which the sampler requests interpreter symbols from the worker, so that the sampler
+        does not wait for a response.
         """
         ...
 

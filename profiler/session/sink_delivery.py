@@ -58,7 +58,7 @@ class Deliveries:
         self._is_broker_missed = False
 
     def every(self, seconds: float, sink: Sink) -> None:
-        """Deliver the profile of each interval of the recording to a sink.
+        """Deliver a profile of the recording to a sink at this interval.
 
         The last window is not included: Recording.stop() returns it, or rest() delivers it.
 
@@ -83,7 +83,7 @@ class Deliveries:
         self._handover.request_flush(at_ns)
 
     def rest(self, sink: Sink) -> None:
-        """Deliver the last profile of the recording to a sink: the one that Recording.stop() would return.
+        """Deliver the last profile of the recording to a sink, in place of Recording.stop(), which would return it.
 
         Raises:
             WorkerDied: The worker has ended.
@@ -121,8 +121,8 @@ class Deliveries:
         return _Delivery(self._open.ask(Extent.CUT, sink), sink, number)
 
     def _finish(self, delivery: _Delivery) -> None:
-        """Wait until a sink has received its window. If the file broker was killed, give it the profile in this
-        process. Raises like rest().
+        """Wait until a sink has received its window. If the file broker was killed, give the sink the profile in this
+        process. This raises the same errors as rest().
         """
         if not delivery.pending.packed():
             return
@@ -134,7 +134,7 @@ class Deliveries:
             )
 
     def close(self) -> None:
-        """Release the recording whose windows were delivered, but keep the count. May be called twice."""
+        """Release the recording whose windows were delivered. `count` stays valid. This may be called twice."""
         self._count, self._sampling, self._pending = self.count, None, []
 
     @property

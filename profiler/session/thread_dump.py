@@ -271,8 +271,8 @@ def of_stub(remote: RemoteOptions, options: DumpOptions, start: Start = spawned)
 
 
 class _Looking:
-    """The worker process of one dump, and what it shares with the collector. The end of the `with` block kills the
-    worker.
+    """The worker process that unwinds the samples of one dump, and its connection to the collector. The end of the
+    `with` block kills the worker.
     """
 
     def __init__(self, options: DumpOptions, start: Start) -> None:
@@ -330,9 +330,10 @@ def _tasks(pid: int) -> list[int]:
 
 
 def _unseen(pid: int, profile: Profile, states: dict[int, str]) -> Iterator[ThreadStack]:
-    """Yield the threads without a sample, because a debugger holds them or they got no processor.
+    """Yield the threads that a dump could not sample, because a debugger holds them or they got no processor, without a
+    stack.
 
-    Threads that have begun or ended since the first look are left out.
+    Threads that have begun or ended since the beginning of the dump are left out.
     """
     known = {thread.tid for thread in profile.threads}
     for tid in _tasks(pid):

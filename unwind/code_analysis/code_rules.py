@@ -58,7 +58,8 @@ class PythonFlow:
         self._states = FunctionStates(0)
 
     def analyse(self, start: int, depth: int) -> Outline | None:
-        """Analyse the function at an address, and return its outline, or None if its code contradicts itself.
+        """Analyse the machine code of the function at an address, and return its outline, or None if the code
+        contradicts itself.
 
         Args:
             start: The address.
@@ -72,7 +73,8 @@ class PythonFlow:
         return Outline(states.returns, states.end_of_first_part(self._code))
 
     def prove(self, returns: Callable[[int], bool]) -> list[Run]:
-        """Return the rules of the function that was analysed last, as far as they are proved.
+        """Return the unwind rules of the function that was analysed last, for those instructions whose stack depth is
+        proved.
 
         Args:
             returns: Returns True for the address of a call if the called function is known to return.
@@ -82,7 +84,7 @@ class PythonFlow:
 
 
 def keep_proved(states: FunctionStates, returns: Callable[[int], bool]) -> None:
-    """Drop the instructions of a function whose state is not proved.
+    """Remove from a function's states the instructions whose stack depth is not proved.
 
     Code that takes rsp from rbp proves only rbp before it. The CFA is then computed without rsp.
 
@@ -131,7 +133,7 @@ def _inverse(graph: Mapping[int, Iterable[int]], without: Iterable[int]) -> dict
 
 
 def _reach(starts: Iterable[int], graph: _Graph) -> set[int]:
-    """Return the given instructions and all that can be reached from them in a control flow graph, by address."""
+    """Return the addresses of the given instructions and of all instructions that control can reach from them."""
     found, waiting = set(starts), list(starts)
     while waiting:
         for target in graph.get(waiting.pop(), ()):
@@ -159,7 +161,7 @@ _COLUMN = (0, 2, 1, 3, 7, 6, 4, 5, *range(8, 16))
 
 @dataclass(frozen=True, slots=True)
 class AnalysedCode:
-    """Consecutive code of one function whose rules are known.
+    """Consecutive code of one function for which the analysis has found unwind rules.
 
     Attributes:
         rows: Its unwind rows.
@@ -205,8 +207,8 @@ class CodeRules:
         return found or self._try_aligned(svma)
 
     def _follow_functions(self, start: int | None, svma: int) -> AnalysedCode | None:
-        """Analyse the function at `start` and those after it, until one covers an address. Return the code with rules
-        there, or None.
+        """Analyse the function at `start` and then those that follow it, until one covers an address. Return the code
+        with rules at the address, or None.
         """
         for _ in range(MAX_GUESSES):
             if start is None or start > svma:
@@ -219,8 +221,8 @@ class CodeRules:
         return None
 
     def _try_aligned(self, svma: int) -> AnalysedCode | None:
-        """Try the aligned addresses before an address as starts of the function that covers it. Return the code with
-        rules there, or None.
+        """Analyse code from each aligned address before an address, as if a function began there. Return the code with
+        rules that covers the address, or None.
         """
         nearest = self._index.before(svma)
         first = max(nearest or 0, svma - MAX_DISTANCE)
@@ -238,7 +240,7 @@ class CodeRules:
         return None
 
     def _is_tail_called(self, start: int) -> bool:
-        """Return True if a function that is known to begin elsewhere jumps to an address without a frame."""
+        """Return True if another function, which has no frame then, jumps to an address: a function begins there."""
         for at in self._index.jumps_to(start)[:MAX_GUESSES]:
             origin = self._index.before(at)
             if origin is None or not self._index.is_certain(origin) or self._analyse(origin) == 0:
@@ -312,7 +314,7 @@ class CodeRules:
         return self._returning[target]
 
     def _open(self, segment: Segment) -> tuple[Code, NativeFlow | PythonFlow]:
-        """Return the code of a segment, and the analysis of its functions."""
+        """Return the code of a segment and the object that analyses its functions, from a cache or newly made."""
         if segment.vaddr not in self._opened:
             code, library = self._code(segment), find_library()
             if library is None or segment.filesz > MAX_SIZE:
@@ -363,8 +365,7 @@ class CodeRules:
             self._store_piece(starts, rules, end, function, pushes)
 
     def _store_piece(self, starts: list[int], rules: list[Rule], end: int, function: int, pushes: bool) -> None:
-        """Store consecutive code of a function with its rules, unless a part of it was already stored for another
-        function.
+        """Store consecutive code of a function with its rules, except where code of another function is already stored.
 
         Args:
             starts: First address of each rule, ascending.
@@ -390,7 +391,7 @@ class CodeRules:
 
 
 def make_rule(row: FrameRow, arch: Arch) -> Rule:
-    """Return the unwind rule of a frame in the form that all sources have."""
+    """Convert the rule of a frame row that the code analysis has found to an unwind rule of the common form."""
     if row.outermost:
         return Rule(arch.sp, 0, UNDEFINED)
     regs = []

@@ -28,7 +28,7 @@ _FP = _SLOT[RBP]
 
 
 class Contradiction(Exception):
-    """The code contradicts what was assumed about it.
+    """The error of a code analysis whose assumptions do not fit the code, for example two stack depths at one place.
 
     Attributes:
         call: Address of the call that then does not return, None if there is no such call.
@@ -40,14 +40,15 @@ class Contradiction(Exception):
 
 
 class FramePlace(NamedTuple):
-    """An address in the frame: an offset from the CFA or from another origin."""
+    """An address in the analysed function's frame: an offset from the CFA, or from another origin."""
 
     origin: int
     offset: int
 
 
 class KeptAddress(NamedTuple):
-    """A word of the frame that holds an address relative to the CFA, in most cases the stack pointer of the entry.
+    """A word of the frame in which the code has stored an address relative to the CFA, mostly the stack pointer at the
+    entry.
 
     Attributes:
         place: Place of the word, without the index.
@@ -95,12 +96,14 @@ class FrameState(NamedTuple):
         return self.distance(RBP)
 
     def distance(self, register: int) -> int | None:
-        """Return a register minus the CFA, or None if that is unknown."""
+        """Return the difference between a register and the CFA in bytes, or None if it is unknown."""
         value = self.values[register]
         return value.offset if value is not None and value.origin == CFA else None
 
     def pointer_to(self, origin: int) -> int | None:
-        """Return the register, rbp or rsp, that points to an offset from an origin, or None."""
+        """Return the register that points to a fixed offset from an origin of addresses: rbp or rsp, or None if neither
+        does.
+        """
         for register in (RBP, RSP):
             value = self.values[register]
             if value is not None and value.origin == origin:
@@ -119,7 +122,7 @@ ENTRY = FrameState()
 
 
 def with_value(state: FrameState, register: int, value: FramePlace | None) -> FrameState:
-    """Return the frame state after a register other than rsp has got a value."""
+    """Return the frame state after an instruction has given a known value to a register other than rsp."""
     values, saved, kept = state.values, state.saved, state.kept
     if register == RBP and saved[_FP] == KEPT:
         saved = (*saved[:_FP], LOST, *saved[_FP + 1 :])
@@ -131,7 +134,7 @@ def with_value(state: FrameState, register: int, value: FramePlace | None) -> Fr
 
 
 def without_values(state: FrameState, mask: int) -> FrameState:
-    """Return the frame state after the registers of a mask, without rsp, have got unknown values."""
+    """Return the frame state after an instruction has given unknown values to the registers of a mask, without rsp."""
     for register in range(16):
         if mask >> register & 1:
             state = with_value(state, register, None)
@@ -139,7 +142,7 @@ def without_values(state: FrameState, mask: int) -> FrameState:
 
 
 def with_sp(state: FrameState, sp: FramePlace | None, call: int | None) -> FrameState:
-    """Return the frame state after rsp has got a value. What the stack holds below it is lost."""
+    """Return the frame state after an instruction has set rsp. Stored words below the new rsp count as lost."""
     values = (*state.values[:RSP], sp, *state.values[RSP + 1 :])
     if sp is None:
         return state._replace(values=values)
@@ -162,8 +165,8 @@ def after_call(state: FrameState) -> FrameState:
 
 
 def _is_below(place: FramePlace, sp: FramePlace, room: int = 0) -> bool:
-    """Return True if a place is certainly, or perhaps, more than some room below rsp. Other origins than the CFA lie
-    below it.
+    """Return True if an address in the frame is more than `room` bytes below rsp, or may be so. Addresses with another
+    origin than the CFA are below it.
     """
     if place.origin == -2:
         return False
@@ -216,7 +219,7 @@ def store(
 
 
 def loaded_value(state: FrameState, place: FramePlace | None, index: int, scale: int) -> FramePlace | None:
-    """Return the place in the frame to which the word at another place points, None if that is unknown."""
+    """Return the frame address that the word at a place of the frame contains, or None if it is unknown."""
     kept = state.kept
     if kept is None or (kept.place, kept.index_register, kept.scale) != (place, index, scale):
         return None
@@ -224,7 +227,7 @@ def loaded_value(state: FrameState, place: FramePlace | None, index: int, scale:
 
 
 def load(state: FrameState, register: int, place: FramePlace | None, index: int, scale: int) -> FrameState:
-    """Return the frame state after a register other than rsp has got eight bytes from a place."""
+    """Return the frame state after a register other than rsp was loaded with eight bytes from a place."""
     at = _SLOT.get(register, -1)
     value = loaded_value(state, place, index, scale)
     restored = at >= 0 and index < 0 and state.saved[at] == place
@@ -233,8 +236,8 @@ def load(state: FrameState, register: int, place: FramePlace | None, index: int,
 
 
 def pop(state: FrameState, register: int, at: int, call: int | None) -> FrameState:
-    """Return the frame state after a pop into a register, or elsewhere if that is -1, by the
-    instruction at an address.
+    """Return the frame state after a pop instruction at an address. `register` is -1 if it does not pop into a
+    register.
     """
     sp = state.values[RSP]
     if state.outermost:
@@ -273,7 +276,7 @@ _BASES = (RSP, RBP, RBX, *range(12, 16), RAX, RCX, RDX, RSI, RDI, *range(8, 12))
 
 
 class FrameRow(NamedTuple):
-    """The unwind rule of a state, in registers of the instruction set.
+    """The unwind rule that follows from a frame state, in x86-64 registers.
 
     Attributes:
         outermost: 1 if the frame has no caller.
@@ -300,7 +303,7 @@ class FrameRow(NamedTuple):
 
 
 def make_row(state: FrameState) -> FrameRow:
-    """Return the unwind rule of a state, whose CFA is known."""
+    """Return the unwind rule that follows from a frame state whose CFA is known."""
     if state.outermost:
         return FrameRow(1, RSP, 0, -1, 0, -1, 0, 0, (IN_REGISTER, 0, 0) * len(CALLEE_SAVED))
     saved: tuple[int, ...] = sum((_saved_row(state, place) for place in state.saved), ())

@@ -98,12 +98,12 @@ class FunctionIndex:
         return self.starts[at] if at >= 0 else None
 
     def certain_before(self, svma: int) -> int | None:
-        """Return the last certain start or end of a function at or below an address, or None."""
+        """Return the last address, at or below an address, at which a function certainly starts or ends, or None."""
         at = bisect_right(self.limits, svma) - 1
         return self.limits[at] if at >= 0 else None
 
     def limit(self, svma: int) -> int | None:
-        """Return the first certain start or end of a function above an address, or None."""
+        """Return the first address above an address at which a function certainly starts or ends, or None."""
         at = bisect_right(self.limits, svma)
         return self.limits[at] if at < len(self.limits) else None
 
@@ -120,7 +120,9 @@ class FunctionIndex:
             insort(self.limits, start)
 
     def jumps_to(self, target: int) -> list[int]:
-        """Return the addresses of `jmp rel32` instructions to an address. Other bytes may look like one."""
+        """Return the addresses of all `jmp rel32` instructions that lead to an address. Other bytes may look like such
+        an instruction.
+        """
         if self._jumps is None:
             self._jumps = _jumps(self._file)
         targets, places = self._jumps
@@ -128,7 +130,7 @@ class FunctionIndex:
 
 
 def _ascending(found: Iterable[U64]) -> array[int]:
-    """Return the different numbers of some arrays, ascending."""
+    """Return the distinct numbers of several arrays, ascending."""
     parts = list(found)
     return array("Q", distinct(np.concatenate(parts)).tobytes() if parts else b"")
 
@@ -139,7 +141,7 @@ def _has(ascending: array[int], number: int) -> bool:
 
 
 def _imported_functions(file: ObjectFile) -> dict[int | None, bool]:
-    """Return for each slot of the GOT of an imported function whether that function may return."""
+    """Return, for each GOT slot of an imported function, whether that function may return to its caller."""
     found: dict[int | None, bool] = {}
     with suppress(FormatError):
         data, strings = file.section(".dynsym"), bytes(file.section(".dynstr") or b"")
@@ -173,7 +175,7 @@ def _jumps(file: ObjectFile) -> tuple[array[int], array[int]]:
 def _places(
     data: npt.NDArray[np.uint8], behind: int, count: int, matches: Callable[..., npt.NDArray[np.bool_]]
 ) -> npt.NDArray[np.int64]:
-    """Return the offsets of the instructions that match, ascending.
+    """Return the offsets of those code bytes that match a pattern of an instruction, ascending.
 
     Args:
         data: The code.
@@ -225,7 +227,7 @@ def _cold_names(strings: bytes | memoryview) -> npt.NDArray[np.int64]:
 
 
 def _named_by_code(file: ObjectFile, segment: Segment) -> tuple[U64, U64, U64]:
-    """Return addresses in a segment that calls, `lea f(%rip)` and `mov $f,%reg` name.
+    """Return the addresses in a segment to which calls, `lea f(%rip)` and `mov $f,%reg` refer, one array for each kind.
 
     Returns:
         The addresses that are certain; those that only one call names; those that `lea` or `mov` name. An address is
@@ -251,8 +253,8 @@ def _named_by_code(file: ObjectFile, segment: Segment) -> tuple[U64, U64, U64]:
 def _targets(
     data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], segment: Segment
 ) -> tuple[U64, npt.NDArray[np.int64]]:
-    """Return the addresses to which displacements in code lead and at which a function may begin, and how often each
-    occurs.
+    """Return the addresses to which displacements in the code refer and at which a function may begin, and how often
+    each occurs.
     """
     goes = at + 4 + _distances(data, at)
     return _inside(data, goes[goes != at + 4], segment)
@@ -261,7 +263,9 @@ def _targets(
 def _inside(
     data: npt.NDArray[np.uint8], goes: npt.NDArray[np.int64], segment: Segment
 ) -> tuple[U64, npt.NDArray[np.int64]]:
-    """Return the addresses of some code offsets at which a function may begin, and how often each occurs."""
+    """Return those addresses in a segment, of some code offsets, at which a function may begin, and how often each
+    occurs.
+    """
     found, which = numbered(goes[(goes >= 0) & (goes < len(data))])
     counts = np.bincount(which, minlength=len(found))
     kept = _can_begin(data, found)
@@ -269,7 +273,7 @@ def _inside(
 
 
 def _begin_with(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], text: bytes) -> npt.NDArray[np.bool_]:
-    """Return a mask of the code offsets, multiples of 16, at which the given bytes are."""
+    """Return a mask of code offsets (multiples of 16): True where the given bytes stand."""
     found: npt.NDArray[np.bool_] = (at % 16 == 0) & (at + len(text) <= len(data))
     for place, byte in enumerate(text):
         found &= data[np.minimum(at + place, len(data) - 1)] == byte
@@ -291,7 +295,9 @@ def _can_begin(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.ND
 
 
 def _follows_end(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the code offsets that follow padding, a return, a jump, a call, hlt or ud2."""
+    """Return a mask of code offsets: True where the code before ends with padding, a return, a jump, a call, hlt or
+    ud2.
+    """
     before, jump = data[np.maximum(at - 1, 0)], data[np.maximum(at - 5, 0)]
     short, ret = data[np.maximum(at - 2, 0)], data[np.maximum(at - 3, 0)]
     operand = before & 0xC7  # of call *%reg, jmp *%reg, call *(%reg) and jmp *(%reg)

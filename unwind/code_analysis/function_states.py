@@ -25,7 +25,7 @@ Read = Callable[[int, int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The code in which a function lies.
+    """The machine code of a segment, and the known function starts in it, as the code analysis reads them.
 
     Attributes:
         data: The bytes of its segment.
@@ -88,7 +88,7 @@ def called_function(i: X86Instruction, at: int) -> int | None:
 
 
 def called_slot(code: Code, i: X86Instruction, at: int) -> int | None:
-    """Return the slot of the GOT through which a call at an address goes, itself or by the PLT, or None."""
+    """Return the GOT slot through which a call at an address goes, directly or through a PLT entry, or None."""
     target = called_function(i, at)
     if target is None:
         return at + i.size + i.signed(i.operand + 1, 4) if i.modrm == 0x15 else None
@@ -97,7 +97,7 @@ def called_slot(code: Code, i: X86Instruction, at: int) -> int | None:
 
 
 def sets_rsp_from_rbp(i: X86Instruction) -> bool:
-    """Return True for `leave`, and for `mov` and `lea` from rbp to rsp."""
+    """Return True for an instruction that computes rsp from rbp: `leave`, or `mov` or `lea` from rbp to rsp."""
     if i.opcode_map:
         return False
     if i.opcode == 0x8D:
@@ -107,14 +107,14 @@ def sets_rsp_from_rbp(i: X86Instruction) -> bool:
 
 
 def ends_function(code: Code, call: int) -> bool:
-    """Return True if the code after a call may be another function: padding follows, or an aligned address."""
+    """Return True if another function may begin after a call: padding follows, or the next address is aligned."""
     instruction = decode(code.data, call - code.base)
     end = call + (instruction.size if instruction else 0)
     return end % 16 == 0 or end_of_padding(code, end) > end
 
 
 class InstructionState(NamedTuple):
-    """The state of a function's frame before one instruction, and where control goes after it.
+    """The frame state before one instruction of a function, and the instructions to which control goes after it.
 
     Attributes:
         size: Size of the instruction in bytes.
@@ -142,7 +142,7 @@ Run = tuple[int, int, FrameRow]
 
 
 class Outline(NamedTuple):
-    """A summary of a function before its rules are proved.
+    """A summary of an analysed function, made before its stack depths are proved.
 
     Attributes:
         returns: Number of returns and tail calls at the right depth.
@@ -155,7 +155,7 @@ class Outline(NamedTuple):
 
 @dataclass(slots=True)
 class FunctionStates:
-    """The states of one function's instructions.
+    """The frame states of all instructions of one function.
 
     Attributes:
         start: First address of the function.
@@ -195,7 +195,9 @@ class FunctionStates:
         return found
 
     def end_of_first_part(self, code: Code) -> int:
-        """Return where the code after the function begins, without the parts that the compiler placed apart."""
+        """Return the address after the first part of the function, that is without parts that the compiler placed
+        elsewhere.
+        """
         end = self.start
         while end in self.known:
             end += self.known[end].size

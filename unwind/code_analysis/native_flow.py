@@ -40,7 +40,9 @@ def _words(names: str) -> list[tuple[str, type[ctypes.c_uint64]]]:
 
 
 class _Piece(NamedTuple):
-    """Bytes of the file from an address on. Tables that begin in the first `size` bytes lie within them."""
+    """A part of a file's bytes from an address on. Tables that begin in its first `size` bytes lie within it
+    completely.
+    """
 
     svma: int
     size: int
@@ -109,7 +111,7 @@ class NativeFlow:
                 return Outline(row.returns, row.end) if is_sound else None
 
     def _read_piece(self, svma: int) -> bool:
-        """Read the piece of the file that has a table, and return True if the file has it."""
+        """Read the part of the file that contains a jump table, and return True if the file has it."""
         begin = svma - svma % _PIECE
         for segment in self._file.loads:
             if 0 <= svma - segment.vaddr < segment.filesz and len(self._pieces) < _MAX_PIECES:
@@ -159,7 +161,9 @@ def _address(array: npt.NDArray[Any]) -> int:
 
 
 def _memory(library: ctypes.CDLL, depth: int) -> int:
-    """Return the address of this thread's working memory at a depth. Its pages take no room before they are used."""
+    """Return the address of this thread's working memory for a nested analysis at some depth. Its pages take no room
+    before they are used.
+    """
     found: dict[int, npt.NDArray[np.uint8]] = _OWN.__dict__.setdefault("memory", {})
     if depth not in found:
         found[depth] = np.zeros(library.flow_memory_size() + 8, np.uint8)

@@ -89,7 +89,9 @@ _ADDITION = re.compile(rb"[\x48-\x4f][\x01\x03][\xc0-\xff]")  # add %reg,%reg
 
 
 def analyse(code: Code, start: int) -> FunctionStates | None:
-    """Return the states of the function at an address, or None if its code contradicts itself."""
+    """Find the frame states of all instructions of the function at an address. Return None if its code contradicts
+    itself.
+    """
     no_return: set[int] = set()
     open_tables, sure = True, code.is_start(start)
     decoder = _Decoder(code)
@@ -126,7 +128,9 @@ class AnalysisLimitExceeded(Exception):
 
 
 class _Decoder:
-    """The decoded instructions of one function, for all attempts to analyse it, and the work that these have done."""
+    """The decoded instructions of one function, shared by all attempts to analyse it, and a limit on the work of these
+    attempts.
+    """
 
     def __init__(self, code: Code) -> None:
         self._code = code
@@ -137,7 +141,7 @@ class _Decoder:
         self._steps = 0
 
     def spend(self, steps: int) -> None:
-        """Count work against the limits for the analysis of one function.
+        """Add steps to the work that was done for one function, and raise an error when a limit is exceeded.
 
         Raises:
             AnalysisLimitExceeded: A limit is exceeded.
@@ -197,8 +201,8 @@ class _Analysis:
         """Analyse the code between known instructions that only indirect jumps with unknown targets can reach, and add
         its instructions to `states`.
 
-        At the start of each such gap, the state at one indirect jump after another is tried. A trial is kept if it
-        contradicts nothing and leads to a return at the right stack depth or to known code. Otherwise the gap stays
+        At the start of each such gap, the frame state of one indirect jump after another is tried. A trial is kept if
+        it contradicts nothing and leads to a return at the right stack depth or to known code. Otherwise the gap stays
         unknown.
         """
         tried: set[int] = set()
@@ -269,7 +273,9 @@ class _Analysis:
                 return
 
     def _join(self, found: InstructionState, state: FrameState, call: int | None) -> FrameState:
-        """Return what the state of a path that reaches a known instruction has in common with the state there."""
+        """Return the facts that hold in both frame states: of a path that reaches a known instruction, and of that
+        instruction.
+        """
         merged = found.state if found.state == state else merge(found.state, state)
         if merged is None:
             raise Contradiction(call if found.call is None else found.call)
@@ -432,7 +438,9 @@ class _Analysis:
             self.states.unresolved.append(state)
 
     def _follows_addition(self, at: int) -> bool:
-        """Return True if an indirect jump follows an addition, as one by a table does. Others leave the function."""
+        """Return True if an addition precedes an indirect jump, as in a jump by a table. Other indirect jumps leave the
+        function.
+        """
         return _ADDITION.fullmatch(self._code.data[max(at - self._code.base - 3, 0) : at - self._code.base]) is not None
 
     def _table(self, i: X86Instruction, at: int) -> list[int]:
@@ -455,7 +463,9 @@ class _Analysis:
         return []
 
     def _bound(self, at: int) -> int | None:
-        """Return the number of entries that the comparison before an indirect jump allows, or None if there is none."""
+        """Return how many entries a jump table has, by the comparison before the indirect jump, or None if there is no
+        comparison.
+        """
         known, end, above = self.states.known, at, False
         while at - end < _LOOK_BACK:
             start = self.states.find(end - 1)
@@ -516,14 +526,18 @@ class _Analysis:
         return self._system_call and state.saved[CALLEE_SAVED.index(RBP)] == KEPT
 
     def _word(self, i: X86Instruction, state: FrameState) -> tuple[FramePlace | None, int, int]:
-        """Return the place of a memory operand without its index, None if unknown; the index and its scale."""
+        """Return the frame address of a memory operand without its index register (None if unknown), the index
+        register, and its scale.
+        """
         memory = i.memory()
         if memory is None:
             return None, -1, 0
         return _moved(state.values[memory.base], memory.displacement), memory.index_register, memory.scale
 
     def _move(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> FrameState | None:
-        """Return the state of the registers after a move of eight bytes."""
+        """Return the frame state after an instruction that moves eight bytes between a register and a register or
+        memory.
+        """
         loads = i.opcode == 0x8B
         if i.rm >= 0:
             source, target = (i.rm, i.reg) if loads else (i.reg, i.rm)
@@ -536,21 +550,23 @@ class _Analysis:
         return self._set(state, RSP, loaded_value(state, place, index, scale), at, call)
 
     def _set(self, state: FrameState, register: int, value: FramePlace | None, at: int, call: int | None) -> FrameState:
-        """Return the frame state after an instruction has given a register a value."""
+        """Return the frame state after an instruction has given a value to a register, which may be rsp."""
         if register != RSP:
             return with_value(state, register, value)
         return with_sp(state, FramePlace(at, 0) if value is None else value, call)
 
 
 def _moved(place: FramePlace | None, distance: int) -> FramePlace | None:
-    """Return the place in the frame at a distance from another place, or None if that is unknown or too far."""
+    """Return the frame address at some distance in bytes from another one, or None if that one is unknown or the
+    distance too large.
+    """
     if place is None or abs(place.offset + distance) > MAX_OFFSET:
         return None
     return FramePlace(place.origin, place.offset + distance)
 
 
 def _compared_size(i: X86Instruction) -> int:
-    """Return the number of bytes of the number with which an instruction compares, or 0 if it does not."""
+    """Return the size in bytes of the operand of a comparison with a constant, or 0 for any other instruction."""
     if i.opcode_map:
         return 0
     if i.opcode == 0x3C or (i.opcode in (0x80, 0x83) and i.modrm >> 3 & 7 == 7):

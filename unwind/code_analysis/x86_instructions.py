@@ -166,7 +166,7 @@ def _written_one(i: X86Instruction) -> int | None:
 
 
 def _written_by_group(i: X86Instruction) -> int | None:
-    """Return the registers that a one-byte opcode writes whose operation stands in the ModRM byte."""
+    """Return the registers that an instruction writes whose one-byte opcode is completed by the ModRM byte."""
     op, kind = i.opcode, i.modrm >> 3 & 7
     if op in (0xC6, 0xC7) and kind == 0:
         return _byte_mask(i, i.rm) if op == 0xC6 else _mask(i.rm)

@@ -190,8 +190,8 @@ def _parts(name: str, code: bytes, begin: int, end: int, arch: Arch) -> list[tup
 
 
 def _kept_sp(before: bytes, inside: bytes) -> re.Match[bytes] | None:
-    """Find the instruction that stores the sp of the earlier stack in the frame on the new stack. A register has kept
-    it since the switch.
+    """Find the instruction that stores the earlier stack's sp in the frame on the new stack, and return its match or
+    None. A register has held that sp since the switch.
 
     Args:
         before: The code before the switch.
@@ -214,7 +214,7 @@ def _slot(store: re.Match[bytes]) -> bytes:
 
 
 def _saved_sp(code: bytes) -> int:
-    """Return at which offset of struct g the code has just loaded the saved stack pointer, 0 if that is unknown."""
+    """Return the offset in struct g from which the code has just loaded a saved stack pointer, 0 if that is unknown."""
     loads = list(_SCHED.finditer(code))
     return loads[-1][1][0] if loads else 0
 
@@ -224,7 +224,9 @@ def _lost(rule: Rule) -> Rule:
 
 
 def _switched(rule: Rule, arch: Arch) -> Rule:
-    """Return a rule of the table for code on another stack. Only the rows of a frame say where its fp is."""
+    """Return the function table's rule changed for code that runs on another stack. Only the rows of a frame say where
+    its fp is.
+    """
     named = any(column == arch.fp for column, _ in rule.regs)
     return rule._replace(regs=rule.regs if named else (*rule.regs, (arch.fp, UNDEFINED)), switching=True)
 
@@ -234,7 +236,7 @@ def _by_expression(rule: Rule, sp: bytes, arch: Arch) -> Rule:
 
 
 def _in_goroutine(rule: Rule, sched: int, returns: bool, arch: Arch) -> Rule:
-    """Return the rule of code that left its goroutine's stack with registers that are in struct g."""
+    """Return the unwind rule for code that has left its goroutine's stack, whose registers are stored in struct g."""
     goroutine = encode_deref(bytes([_CONST8U]) + GOROUTINE_WORD.to_bytes(8, "little"))
     sp = encode_deref(encode_plus(goroutine, sched))
     if returns:

@@ -174,9 +174,9 @@ class _Walk:
         return RuleRange(self._low, self._high, self._rule(state))
 
     def _reached(self, offset: int) -> bool:
-        """Return True if the offset whose rule is wanted lies at or after this offset of the procedure.
+        """Return True if the execution of directives has reached the offset whose rule is wanted.
 
-        In both cases, the range in which the rule holds is cut at this offset.
+        In either case, the range in which the rule applies is cut at this offset.
         """
         if offset <= self._target:
             self._low = max(self._low, offset)
@@ -254,7 +254,7 @@ class _Walk:
             self._state = replace(self._state, regs={**self._state.regs, column: how})
 
     def _undo(self, levels: int) -> None:
-        """Go back to the register state before the last `levels` libunwind regions."""
+        """Restore the register state from before the last `levels` libunwind regions."""
         for _ in range(min(max(levels, 0), len(self._levels))):
             self._state = self._levels.pop()
 

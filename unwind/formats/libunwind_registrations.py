@@ -316,7 +316,8 @@ class DynReader:
         return replace(best[1], sure=sure)
 
     def _reading(self, head: Head, with_offset: bool) -> tuple[int, DynInfo]:
-        """Read registered unwind info in one of the two layouts, and judge how plausible the content is.
+        """Read registered unwind info by one of the two possible layouts. Return a measure of how plausible the content
+        is, and the info.
 
         Returns:
             (plausibility, info); a larger number is more plausible.

@@ -101,7 +101,9 @@ class UnwindInfo(NamedTuple):
 
 
 class UnwoundFrame:
-    """The frame of a function at one place of its code, built up by applying the steps of its unwind infos."""
+    """The frame of a function at one place of its code, which results from the prologue steps that were executed before
+    that place.
+    """
 
     def __init__(self) -> None:
         self.depth = WORD
@@ -113,7 +115,7 @@ class UnwoundFrame:
         self.interrupted = False
 
     def run(self, info: UnwindInfo, offset: int | None = None) -> None:
-        """Apply the steps of an unwind info.
+        """Apply those steps of an unwind info to the frame that were executed at an offset in the prologue.
 
         Args:
             info: The unwind info.
@@ -314,7 +316,8 @@ class Pdata:
     def _undoing(
         self, code: bytes, start: int, frame: UnwoundFrame, until: int, pushed: Sequence[int], leaving: bytes
     ) -> Iterator[tuple[int, int, Rule]]:
-        """Yield the rows of the code of an epilogue, which undoes a frame instruction by instruction down to a depth.
+        """Yield the rows (start, end, rule) of an epilogue's instructions, which undo the frame step by step down to a
+        depth.
 
         Args:
             code: Code of the function.
@@ -366,7 +369,7 @@ _RETURN = rb"[\xf2\xf3]?(?:\xc3|\xc2|" + _JUMP + rb"|[\x40-\x4f]?\xff[\x20-\x27\
 
 
 def _restores(adjust: bytes, frame: UnwoundFrame, top: int) -> bool:
-    """Return True if an instruction sets the stack pointer to a depth of a frame.
+    """Return True if an instruction sets the stack pointer to the given depth of a frame.
 
     Args:
         adjust: An instruction of _ADJUST.

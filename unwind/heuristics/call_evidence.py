@@ -36,9 +36,7 @@ Span = tuple[int, int]
 
 
 class CallEvidence(IntEnum):
-    """The evidence of the call before a return address about the frame inside it: whether the call is one of that
-    frame's function.
-    """
+    """The degree of evidence that the call before a return address has called the function of the frame inside it."""
 
     REFUTED = 0
     ALLOWED = 1  # an indirect call, or one whose target is not known
@@ -63,14 +61,14 @@ class CallSites:
         self._allowed: dict[tuple[int, int], bool] = {}
 
     def begin_search(self) -> None:
-        """Start a new budget of functions that may be searched for calls, and clear caches that are full."""
+        """Allow another number of functions to be searched for calls, and clear caches that are full."""
         self._left = MAX_SCANNED
         for known in (self._targets, self._entries, self._outward, self._jumped, self._allowed):
             if len(known) > _ROOM:
                 known.clear()
 
     def call_evidence(self, ra: int, pc: int, exact: bool) -> CallEvidence:
-        """Return what the call before a return address says about the function that covers a pc.
+        """Return the evidence that the call before a return address has called the function which covers a pc.
 
         Args:
             ra: The return address.
@@ -90,9 +88,9 @@ class CallSites:
         return self._through_jumps(target, pc, exact)
 
     def proves_call(self, ra: int, pc: int, exact: bool) -> bool:
-        """Return True if the call before `ra` calls the function that covers the lookup pc.
+        """Return True if the call before the return address `ra` certainly calls the function that covers a lookup pc.
 
-        Starts a new budget of work.
+        This permits a new amount of search work.
         """
         self.begin_search()
         return self.call_evidence(ra, pc, exact) is CallEvidence.PROVED
@@ -208,7 +206,7 @@ class CallSites:
         return self._jumped[key]
 
     def _search(self, target: int, low: int, high: int) -> CallEvidence:
-        """Return whether the function at `target` jumps to an address in low..high, directly or through other
+        """Return the evidence that the function at `target` jumps to an address in low..high, directly or through other
         functions.
 
         A jump may enter the middle of a function: GCC places cold parts of a function apart from the rest.

@@ -81,7 +81,7 @@ frame.
 
 
 class FramePath:
-    """The frames of a stack that an unfinished walk has found so far.
+    """The frames of a stack that have been found so far, while the unwinding of the stack is still in progress.
 
     Attributes:
         last: Rule id of the outermost frame, once it is found.
@@ -140,13 +140,14 @@ class FramePath:
         return int(pc[0]), int(sp[0]), int(fp[0]), bool(exact[0])
 
     def first_frames(self, frames: int) -> CachedFrames:
-        """Return the first `frames` frames of the path as columns."""
+        """Return the innermost frames of the path, `frames` of them, as columns."""
         pc, sp, _, exact, trust, _ = self.columns_since(0)
         return CachedFrames(pc[:frames], exact[:frames], trust[:frames], sp[:frames])
 
 
 def mask_needed_frames(uses: Mask, saves: Mask, after: bool) -> Mask:
-    """Return a mask of the frames from which on a walk reads a register before it restores that register.
+    """Return a mask of frames that is True where unwinding, begun at that frame, reads a register before it restores
+    that register.
 
     Args:
         uses: The frame's rule reads the register, of shape (n,).
@@ -190,7 +191,9 @@ def slice_frames(frames: SharedFrames, first: int, last: int) -> CachedFrames:
 
 
 def mask_repeated(pc: U64, sp: U64) -> Mask:
-    """Return a mask of the frames of a stack, innermost first, that repeat the frames inside them."""
+    """Return a mask of the frames of a stack, innermost first, that is True for frames that repeat the frames inside
+    them, as in a recursion.
+    """
     size = np.diff(sp, append=sp[-1:])
     found = np.zeros(len(pc), np.bool_)
     for period in range(1, min(_MAX_PERIOD, len(pc) // 2) + 1):
@@ -205,8 +208,8 @@ def mask_repeated(pc: U64, sp: U64) -> Mask:
 
 
 def find_unpredicted(pc: U64, sp: U64, slots: U64) -> U64:
-    """Return the addresses of the words of a walk that are not the same as in the frames inside them, so that the
-    repetition of a recursion does not predict them.
+    """Return the stack addresses of those words of an unwound stack that do not repeat the words of the frames inside
+    them. The others follow from the repetition of a recursion.
 
     Args:
         pc: Pc of each frame, innermost first.
@@ -221,8 +224,8 @@ def find_unpredicted(pc: U64, sp: U64, slots: U64) -> U64:
 
 
 def find_highest_unread(words: U64, high: int, spots: Sequence[Piece]) -> int:
-    """Return the highest of some addresses whose word is in none of the pieces of memory that were read with a sample,
-    0 if there is none.
+    """Return the highest of some stack addresses whose word no piece of the sample's memory contains, 0 if there is
+    none.
 
     Args:
         words: Addresses of the words, ascending.

@@ -64,7 +64,7 @@ walk.
 
 
 class _Noting(LaneMemory):
-    """The memory of a sample for the unwinder, which records the words that the unwinder reads."""
+    """The memory of a sample, which records the addresses of all words that the unwinder reads from it."""
 
     def __init__(self, batch: SampleBatch, lane: int, more: tuple[Piece, ...] = ()) -> None:
         super().__init__(batch, lane)
@@ -126,7 +126,9 @@ class DeepStacks:
         return self._tried.get(int(batch.tid[lane])) != (outer.number if outer is not None else 0)
 
     def _walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ReferenceUnwinder) -> LaneWalk:
-        """Unwind a sample whose own memory does not reach the root, with the help of the thread's earlier walk."""
+        """Unwind a sample whose own memory does not reach the outermost frame, with the frames of an earlier complete
+        walk of the thread.
+        """
         tid = int(batch.tid[lane])
         beyond = batch.stack.beyond.get(lane)
         outer, spots = (beyond.outer, beyond.spots) if beyond is not None else (None, ())
@@ -164,7 +166,7 @@ class DeepStacks:
     def _bridged(
         self, batch: SampleBatch, lane: int, registers: Registers, walker: ReferenceUnwinder, begin: Piece
     ) -> LaneWalk:
-        """Unwind a deep stack with only the memory that was read with the sample.
+        """Unwind a deep stack with only the memory that was read together with the sample.
 
         One frame may be so large that the next one lies at the beginning of the stack.
         """
@@ -194,8 +196,8 @@ class DeepStacks:
         return max(memory.low, differs + self._arch.word), 0
 
     def _as_at_stop(self, known: DeepStackReuse, spots: tuple[Piece, ...]) -> bool:
-        """Return True if the words that an earlier walk of the thread read are unchanged, as far as they are in the
-        parts of the stack that were read with a sample.
+        """Return True if all words that an earlier walk of the thread has read, and that this sample's memory contains,
+        are unchanged.
         """
         word = self._arch.word
         return bool(spots) and all(
@@ -212,7 +214,7 @@ class DeepStacks:
     def _cut(
         self, batch: SampleBatch, lane: int, registers: Registers, walker: ReferenceUnwinder, hidden: int
     ) -> LaneWalk:
-        """Unwind a sample only in its own stack copy.
+        """Unwind a sample with only its own stack copy, so that its stack is truncated where the copy ends.
 
         Args:
             batch: The batch.

@@ -137,8 +137,8 @@ _HIGHEST = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """The way in which a rule finds the return address: at cfa + ra_off, where the CFA is fp + cfa_off, or [fp +
-    cfa_off] if deref.
+    """The formula by which an unwind rule finds the return address from the frame pointer: at cfa + ra_off, where the
+    CFA is fp + cfa_off, or [fp + cfa_off] if deref.
     """
 
     cfa_off: int
@@ -148,8 +148,8 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A candidate for the unknown frame pointer of a frame: a stack address, the sp of the caller that follows from it,
-    and the evidence that the return address there gives.
+    """A candidate for the unknown frame pointer of a frame: a stack address, the caller's sp that follows from it, and
+    the evidence from the return address there.
     """
 
     fp: int
@@ -257,7 +257,7 @@ class FramePointerRecovery:
                 yield _Place(fp, cfa + self._arch.sp_off, link)
 
     def _link(self, ra: int, callee: Registers) -> CallEvidence:
-        """Return the evidence that a return address gives for the call of a frame.
+        """Return the evidence that a return address belongs to the call of a frame's function.
 
         A signal handler returns to the signal trampoline.
         """
@@ -299,7 +299,7 @@ def _u64(number: int) -> np.uint64:
 
 
 class _Trial:
-    """Trial walks from candidate frame records of one frame.
+    """The trial walks that start from different candidates for a frame's unknown frame pointer.
 
     Attributes:
         missing: Address of a word that a walk needed and the sample does not hold, or 0.
@@ -375,13 +375,13 @@ def _allowed(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
 
 
 def _inner(walk: LaneWalk) -> list[int]:
-    """Return the stack pointers of a walk's frames without those next to the root, which a thread enters only once."""
+    """Return the stack pointers of a walk's frames, without the outermost frames that a thread enters only once."""
     return [sp for _, _, _, sp in walk.frames[:-BEGINNING]]
 
 
 def _to_root(trial: _Trial, places: Sequence[_Place]) -> list[LaneWalk]:
-    """Return the walks from candidate frame records that reach the root, innermost first, without those that begin on
-    the way of an earlier one.
+    """Return the walks from candidate frame pointers that reach the outermost frame, innermost first, without walks
+    that start at a frame of an earlier one.
     """
     found: list[LaneWalk] = []
     for place in places:

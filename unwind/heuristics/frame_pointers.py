@@ -195,9 +195,9 @@ class FramePointerFallback:
         return False
 
     def _frames_above(self, sp: int, memory: LaneMemory) -> bool:
-        """Return True if a return address stands further up on the stack.
+        """Return True if a word further up on the stack is a return address.
 
-        Only arguments and thread data lie above a thread's first frame.
+        Above a thread's first frame there are only arguments and thread data.
         """
         word = self._arch.word
         for avma in range(sp, sp + MAX_ABOVE * word, word):
@@ -217,7 +217,8 @@ class FramePointerFallback:
         return self._code.is_readable(avma) and (image is None or not image.lacks_tables)
 
     def _sp_by_rule(self, pc: int, low: int, base: int, memory: LaneMemory) -> int:
-        """Return the sp of a caller whose base register is known, from the distance in the caller's own unwind rule.
+        """Return the sp of a caller whose base register is known, computed from the distance between both in the
+        caller's unwind rule, 0 if unknown.
 
         Returns:
             The sp, or 0 if the rule does not give the distance.
@@ -336,8 +337,8 @@ class FramePointerFallback:
         return links[1] if second and not first else sp
 
     def _called(self, ra: int, pc: int, proof: Proof) -> bool:
-        """Return True if the call before the return address `ra` may call the function at pc, by the requested degree
-        of proof.
+        """Return True if the call before the return address `ra` has called the function at pc, with the requested
+        degree of proof.
         """
         if self._code.classify_return_address(ra) is not Verdict.YES:
             return returns_to_trampoline(self._rules, ra)

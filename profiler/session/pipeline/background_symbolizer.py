@@ -64,14 +64,14 @@ class BackgroundSymbolizer:
         return window.done if window is not None and window.table is stacks else 0
 
     def looked_up(self, numbers: range) -> Sequence[int]:
-        """Return those of these frame numbers whose names were resolved in the background. All numbers must be below
-        `done`.
+        """Return those of the given frame numbers whose names were resolved in the background. All numbers must be
+        below `done`.
         """
         window = self._window
         return numbers if self._asked or window is None else [number for number in numbers if number in window.wanted]
 
     def taken(self, batch: SampleBatch) -> None:
-        """Note that a batch was unwound, so that the names of its new frames can be resolved in the background.
+        """Note that a batch was unwound, so that the names of its new frames are resolved in the background.
 
         Background work stops if the sampler reads the target's memory for the worker, because the sampler then waits
         for each response.
@@ -109,7 +109,7 @@ class BackgroundSymbolizer:
         self._symbolizer(NO_LINES, window.spaces).read_symbols(keys)
 
     def _fresh(self) -> list[FrameKey]:
-        """Return the keys of the frames in files that the window's stacks have gained since the last call."""
+        """Return the keys of those frames, in files, that the window's stacks have gained since the last call."""
         recorder, window = self._session.recorder, self._window
         table, leaves, rows = recorder.leaves_since(window.rows if window else 0)
         if window is None or table is not window.table:
@@ -155,7 +155,8 @@ def _in_file(key: FrameKey, spaces: Mapping[int, AddressSpace]) -> bool:
 
 
 class _Seen:
-    """The frames of one window that the background symbolizer has already collected. A new window gets a new object.
+    """The frames of the current window that the background symbolizer has already collected. Each window has its own
+    object.
 
     Attributes:
         table: The stack tree.

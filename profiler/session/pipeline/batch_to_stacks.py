@@ -46,7 +46,9 @@ class InnermostFrames:
 
 
 class CodeBinder(Protocol):
-    """The protocol of a finder of JIT code: functions that no file describes."""
+    """The protocol of an object that finds JIT-compiled functions, which no file describes, at the frames of unwound
+    samples.
+    """
 
     def bind_frames(self, batch: SampleBatch, walk: Walk) -> npt.NDArray[np.int32] | None:
         """Return for each frame of a walk the number of its JIT code, or None if no frame lies in such code."""
@@ -58,7 +60,7 @@ class CodeBinder(Protocol):
 
     @property
     def watched(self) -> bool:
-        """True if update_code() sees added and removed JIT code at once."""
+        """True if update_code() notices at once that JIT code was added or removed."""
         ...
 
     def update_code(self) -> None:
@@ -70,8 +72,8 @@ class Merger(Protocol):
     """The protocol of the merger of interpreter frames with native stacks."""
 
     def complete(self, batch: SampleBatch, walk: Walk) -> Walk:
-        """Continue unwound stacks beyond their end where the interpreter frames prove that there are more native
-        frames.
+        """Continue unwound native stacks beyond their end, where the interpreter frames prove that there are more
+        native frames. Return the completed stacks.
         """
         ...
 
@@ -90,8 +92,8 @@ class Merger(Protocol):
         ...
 
     def settled(self, place: FunctionPlace) -> FunctionPlace:
-        """Return the interpreter frame with its instruction replaced by the first one of the same source line, so that
-        a line has only one frame.
+        """Return an interpreter frame with its instruction replaced by the first one on the same source line, so that
+        all samples of a line share one frame.
         """
         ...
 
@@ -114,7 +116,9 @@ class Interned:
 
 
 class _Merged(NamedTuple):
-    """The result of interning a batch whose samples have interpreter frames. The fields are those of Interned."""
+    """The nodes and facts of a batch whose samples have interpreter frames. The fields have the same meaning as those
+    of Interned.
+    """
 
     walk: Walk
     node: npt.NDArray[np.int32]
@@ -123,8 +127,8 @@ class _Merged(NamedTuple):
 
 @dataclass
 class Interning:
-    """The steps by which the stacks of a batch become nodes of the stack tree: unwind, merge interpreter frames,
-    intern.
+    """The conversion of a batch's stacks to nodes of the stack tree: it unwinds them, merges interpreter frames, and
+    adds the stacks to the tree.
 
     Attributes:
         walker: Unwinds stacks.
@@ -140,7 +144,7 @@ class Interning:
     _matched: MatchedStacks | None = None
 
     def with_leaves_only(self) -> Interning:
-        """Return a copy of these steps that finds only the innermost frame of each sample, for the time after the
+        """Return a copy of this conversion that finds only the innermost frame of each sample, for use after the
         worker's deadline.
         """
         return replace(self, walker=InnermostFrames(), merger=None)
@@ -229,9 +233,8 @@ def _with_kernel(
 
 
 def _needed(batch: SampleBatch, walk: Walk) -> dict[int, Mark]:
-    """Return marker frames that say which option would copy more of a truncated stack, by sample index.
-
-    A marker names the value of the option that would be enough.
+    """Return marker frames for truncated stacks, by sample index. Each names the option, and its value, with which the
+    whole stack would be copied.
     """
     found = {}
     for lane in np.flatnonzero((walk.end == StackEnd.UNREADABLE) | (walk.end == StackEnd.DEPTH)).tolist():

@@ -31,7 +31,7 @@ _MAX_SETTLED = 1 << 16
 
 
 class ChainMerger:
-    """Merger of interpreter frames with native stacks, one stack at a time.
+    """A merger of interpreter frames with native stacks that works on one stack at a time.
 
     It replaces the instruction of an interpreter frame by the first one of its source line. A service executes each of
     its functions at some ten instructions, so there would otherwise be ten times as many stacks.
@@ -118,7 +118,8 @@ trunk or the number of the chain; and the address space.
 
 
 class _Known(NamedTuple):
-    """Merged stacks with the same key, which are in the tree already and differ only in their innermost frames.
+    """A group of merged stacks that are in the tree already, have the same key, and differ only in their innermost
+    frames.
 
     Attributes:
         outer: Node outside of the first frame that can differ.
@@ -239,8 +240,8 @@ class MatchedStacks:
         return lanes, marks
 
     def _markers(self, chain: Chain) -> tuple[int, ...] | None:
-        """Return the C stack addresses of an interpreter frame chain's runs, or None if the chain is incomplete or
-        irregular.
+        """Return the C stack addresses at which the runs of interpreter frames of a sample begin, or None if the
+        sample's chain of frames is incomplete or irregular.
         """
         name = chain.trunk or chain.number
         if name in self._marks:
@@ -331,7 +332,8 @@ def _held(batch: SampleBatch, walk: Walk, evaluators: dict[int, Evaluators]) -> 
 
 
 def _placed(walk: Walk, lanes: _I64, marks: list[tuple[int, ...]], held: npt.NDArray[np.bool_]) -> _Placed:
-    """Find for each C stack marker the native frame whose stack range contains it.
+    """Find for each marker (a C stack address of interpreter frames) the native frame whose part of the stack contains
+    it.
 
     Args:
         walk: The unwound frames.

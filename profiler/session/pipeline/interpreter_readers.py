@@ -42,8 +42,8 @@ _FIRST_LINE = 256
 
 @dataclass(frozen=True, slots=True)
 class InterpreterNews:
-    """Changes of interpreters that the sampler, which reads interpreter frames, sends to the worker, which resolves
-    names.
+    """The changes of a recording's interpreters that the sampler, which reads interpreter frames, sends to the worker,
+    which resolves names.
 
     Attributes:
         codes: New interpreter functions by number.
@@ -94,7 +94,7 @@ class Runtimes:
         self.sent: dict[int, NamedCode] = {}
 
     def update(self, news: InterpreterNews) -> None:
-        """Apply changes of interpreters that the process which reads the frames has sent."""
+        """Apply changes of interpreters that the sampler has sent to this process."""
         self.book.start_numbers_at(_OWN)
         self.sent.update(news.codes)
         for number in news.gone:
@@ -107,7 +107,7 @@ class Runtimes:
         return readers
 
     def retire(self) -> None:
-        """Forget the interpreters of processes that have ended. Call it when a window was closed."""
+        """Forget the interpreters of processes that have ended. The caller does this when it has closed a window."""
         self.processes = {pid: p for pid, p in self.processes.items() if os.path.exists(f"/proc/{pid}")}
 
     def kernel_reader(self, pid: int) -> KernelReader:
@@ -129,10 +129,10 @@ class Runtimes:
             return ""
 
     def rehearse(self, pid: int) -> None:
-        """Inspect a process of pyprof itself in advance, because a Python program is about to start.
+        """Load the modules that inspect an interpreter, by inspecting a process of pyprof itself, because a Python
+        program is about to start.
 
-        This loads the modules that inspect an interpreter. If the program is the same file, its layout is known before
-        it starts.
+        If the program is the same file, its layout is known before it starts.
 
         Args:
             pid: A process of pyprof.
@@ -144,7 +144,7 @@ class Runtimes:
         KernelReaders(readers)
 
     def unread(self, pid: int) -> list[Detected]:
-        """Return the interpreters in a process whose functions cannot be read."""
+        """Return the interpreters in a process that pyprof detects, but whose functions it cannot read."""
         return self._interpreters.find_unread(self._live(pid))
 
     def describe(self, pid: int) -> Iterator[Finding]:
@@ -193,7 +193,8 @@ class Runtimes:
         return readers.current.local_values(tid, redact) if readers else []
 
     def retain_functions(self, functions: Set[int]) -> None:
-        """Forget the names of interpreter functions that were in no window for a long time.
+        """Keep the names of these interpreter functions, and forget names of functions that were in no window for a
+        long time.
 
         Args:
             functions: Numbers of the functions in the window that was just closed.
@@ -216,8 +217,8 @@ class Runtimes:
         return self._code(place.function).language
 
     def settled(self, place: FunctionPlace) -> FunctionPlace:
-        """Return the interpreter frame with its instruction replaced by the first one of the same source line, so that
-        a line has only one frame.
+        """Return an interpreter frame with its instruction replaced by the first one on the same source line, so that
+        all samples of a line share one frame.
         """
         return FunctionPlace(place.function, self._code(place.function).line_key(place.instruction))
 

@@ -46,7 +46,7 @@ _NO_ROWS = RowStore().rows()
 
 @dataclass(frozen=True, slots=True)
 class _Lineless:
-    """A part of the journal that was written before the source lines of its frames were known.
+    """A part of the journal that was written before the source lines of its frames were known, and is completed later.
 
     Attributes:
         number: Number of the part.
@@ -77,8 +77,9 @@ class NameProgress(Protocol):
 
 
 class JournalWriter:
-    """A writer that appends the additions to one window to the journal of its sink. Call close() before the profile of
-    the window is written.
+    """A writer that appends new samples and stacks of the current window to the journal of its sink, now and then.
+
+    The caller calls close() before it writes the profile of the window.
     """
 
     def __init__(
@@ -108,13 +109,13 @@ class JournalWriter:
         self._due = time.monotonic() + EVERY_S
 
     def turn(self) -> None:
-        """Write the new data of the window to the journal if that is due. Call it after each batch."""
+        """Append the new data of the window to the journal if that is due. The caller calls this after each batch."""
         if (now := time.monotonic()) >= self._due:
             self._due = now + EVERY_S
             self._send()
 
     def close(self) -> None:
-        """Write the new data of the window to the journal, and wait until it is closed."""
+        """Append the new data of the window to the journal, and close the journal."""
         self._send()
         self._journal.close()
 
@@ -166,15 +167,15 @@ class JournalWriter:
         return SampleColumns(rows.time_ns, thread, stack, values, (rows.state | rows.taken).astype(np.int32), rows.cpu)
 
     def _effort(self) -> Summary:
-        """Return the summary for the journal: the current counters of the recording, and the problems of files that are
-        known.
-        """
+        """Return a summary for the journal: the current counters of the recording, and the known problems of files."""
         counted, problems = self._session.recorder.counted(), self._session.diagnostics.problems
         lacking = tuple(ModuleSummary(path, "", 0, tuple(sorted(found))) for path, found in sorted(problems.items()))
         return replace(effort(counted, self._naming.rate_hz, self._cost()), modules=lacking)
 
     def _with_lines(self) -> dict[int, Sequence[Frame]]:
-        """Return all frames of earlier journal parts that now have source lines, by number of the part."""
+        """Return the frames of earlier journal parts that have got their source lines since, as a dict by number of the
+        part.
+        """
         found: dict[int, Sequence[Frame]] = {}
         done = self._ahead.done
         while self._lineless and self._lineless[0].end <= done:

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 
 def inlined_inside(profile: Profile) -> Profile:
-    """Split frames that have both inlined functions and interpreter frames inside them.
+    """Return a profile in which a frame with both inlined functions and interpreter frames inside it is split into two
+    frames.
 
     Returns:
         The changed profile, or the same object if no frame was split.
@@ -58,7 +59,8 @@ def _has_inlined(profile: Profile, frame: int) -> bool:
 
 
 class _Split:
-    """A function for rewrite() that splits frames with inlined functions, at some nodes of a stack tree.
+    """A function for rewrite() that splits frames with inlined functions into two frames, at chosen nodes of a stack
+    tree.
 
     Args:
         profile: The profile.
@@ -114,7 +116,8 @@ LANGUAGES = tuple(Language(kind.language, kind.evaluators, kind.hint) for kind i
 
 
 def effort(counted: WindowStatistics, rate_hz: float, own: OwnCost) -> Summary:
-    """Summarize the statistics of a window that do not depend on its samples: the collector's work, and counters.
+    """Return a summary of those statistics of a window that do not depend on its samples: the collector's work, and
+    counters.
 
     Args:
         counted: Statistics of the window.
@@ -186,9 +189,7 @@ def _rate_reached(before: CollectorStats, after: CollectorStats) -> float:
 
 
 def _partial(window: Window) -> dict[str, int]:
-    """Return how many samples have interpreter frames that could not be merged completely with their native frames, by
-    reason.
-    """
+    """Return how many samples have interpreter frames that were merged only partly with native frames, by reason."""
     counts = {text: int(np.count_nonzero(window.state & reason)) for reason, text in PARTIAL.items()}
     return {text: count for text, count in counts.items() if count}
 
@@ -271,7 +272,7 @@ def assemble(
 
 
 def without_tracepoint_frames(profile: Profile) -> Profile:
-    """Remove the kernel's function that calls the tracers of a tracepoint from the inner end of stacks.
+    """Return a profile without the kernel function that calls the tracers of a tracepoint, at the inner end of stacks.
 
     The stack of a switch or wakeup begins there while two programs trace it. With one tracer the kernel calls it
     directly (static_call), and the stack begins in the scheduler.
@@ -294,11 +295,12 @@ def without_tracepoint_frames(profile: Profile) -> Profile:
 
 
 def amounts(window: Window | Rows, period_ns: int) -> npt.NDArray[np.int64]:
-    """Return the two values of each row (sample) of a window: its number of sampling periods, and its nanoseconds.
+    """Return the two values of each sample of a window, as int64 of shape (n, 2): its number of sampling periods, and
+    its nanoseconds.
 
-    A row with a known length counts as the number of sampling periods in it. The rest of a period is carried over to
-    the next row of the thread, so the sum over a thread matches its time. If all rows are equal, they share one row in
-    memory.
+    A sample with a known length counts as the number of sampling periods in it. The rest of a period is carried over to
+    the next sample of the thread, so the sum over a thread matches its time. If all rows are equal, they share one row
+    in memory.
 
     Returns:
         int64 array of shape (n, 2): number of samples, nanoseconds.

@@ -31,7 +31,7 @@ _MAX_FRAME = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ActivationShape:
-    """The layout of one native frame of an interpreter's evaluator, measured on a stack that was unwound.
+    """The layout of one native frame of an interpreter's evaluator, measured on an unwound stack.
 
     Attributes:
         pc: Return address of the frame.
@@ -46,7 +46,7 @@ class ActivationShape:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """The place in an unwound stack at which the unwinder continues from an evaluator frame.
+    """The place in an unwound stack from which unwinding starts again, at an evaluator frame.
 
     Attributes:
         lane: Index of the sample.
@@ -76,7 +76,8 @@ class _Frames:
 
 
 class EvaluatorResume:
-    """A component that continues native walks at evaluator frames, if they stopped or went wrong before such a frame.
+    """A step that starts unwinding again at an interpreter's evaluator frame, if a native stack ended or went wrong
+    before that frame.
 
     Args:
         unwinder: Unwinds the rest of a stack.
@@ -125,7 +126,8 @@ class EvaluatorResume:
         self._shapes.pop(space_id, None)
 
     def _cut(self, batch: SampleBatch, lane: int, frames: _Frames, beyond: int) -> _Cut | None:
-        """Find the first interpreter marker on the stack that lies in no evaluator frame.
+        """Find the first marker of interpreter frames on the stack that lies in no native frame of the evaluator, and
+        return the place to continue from.
 
         Args:
             batch: The samples.
@@ -276,10 +278,10 @@ def _replaced(walk: Walk, changed: dict[int, _Frames]) -> Walk:
 
 
 def _holds(frames: _Frames, at: int, run: Run, evaluators: Evaluators) -> bool:
-    """Return True if a native frame is the evaluator call that wrote the marker of a run of interpreter frames.
+    """Return True if a native frame is the evaluator call that runs a given run of interpreter frames, because the
+    frame's part of the stack contains the run's marker.
 
-    The marker lies in the frame's stack range. A frame of code without unwind tables did not write it: it was unwound
-    with the frame pointer of the evaluator.
+    A frame of code without unwind tables does not count: it was unwound with the frame pointer of the evaluator.
     """
     pc, exact = frames.pc[at], frames.exact[at]
     if evaluators(pc, exact):

@@ -80,7 +80,9 @@ _NAMES = field_names(Rows)
 
 
 def no_lengths(n: int) -> I64:
-    """Return a column that says of n samples that their lengths are unknown. All rows share one element in memory."""
+    """Return a column for n samples that says that their lengths are unknown. All n elements share one element in
+    memory.
+    """
     return np.broadcast_to(np.int64(UNKNOWN), n)
 
 
@@ -200,7 +202,7 @@ class RowStore:
 
 
 class SurroundedStacks:
-    """The step that adds to each wait stack of a window the lock that the thread waited for, or the stack of the thread
+    """A step that completes the stacks of waits: it adds the lock that a thread waited for, or the stack of the thread
     that ended the wait.
     """
 
@@ -210,8 +212,8 @@ class SurroundedStacks:
         self._known: dict[tuple[int, Surroundings, int], int] = {}
 
     def refer(self, batch: SampleBatch, nodes: npt.NDArray[np.int32]) -> None:
-        """Store the stacks of threads that woke others. The waits that they ended come later and name them by tid and
-        time.
+        """Store the stacks of threads that woke others. The waits that these threads ended arrive later, and refer to a
+        stack by tid and time.
         """
         if len(self._referred) > _MOST:
             self._referred.clear()
@@ -267,8 +269,8 @@ class PendingSamples:
         return bool(self._held)
 
     def complete_samples(self, batch: SampleBatch, rows: Rows, first: int, incomplete: npt.NDArray[np.int64]) -> None:
-        """Store incomplete samples, and give earlier ones the stack of a later sample of the same sleep that was taken
-        in a stop with all registers.
+        """Complete earlier samples of sleeping threads with the stack of a stop in the same sleep, which had all
+        registers. Store the incomplete samples of this batch for later.
 
         Args:
             batch: The samples.
@@ -355,7 +357,7 @@ class LastStacks:
         return self._last.keys()
 
     def follow(self, rows: Rows) -> None:
-        """Give each sample of a thread that has not run (UNCHANGED) the stack of the thread's previous sample."""
+        """Give each sample that repeats its thread's previous one (UNCHANGED) the stack of the previous sample."""
         order = np.argsort(rows.thread, kind="stable")
         thread, node, state = rows.thread[order], rows.node[order], rows.state[order]
         firsts = np.flatnonzero(np.diff(thread, prepend=np.int32(-1)))
@@ -370,8 +372,8 @@ class LastStacks:
         self._last.update(zip(thread[lasts].tolist(), stacks, strict=True))
 
     def carry(self, stacks: StackTable, alive: Set[int]) -> StackTable:
-        """Copy the last stacks of live threads to a new stack tree, for the next window. Forget those of all other
-        threads.
+        """Return a new stack tree for the next window with the last stacks of live threads. Forget the last stacks of
+        all other threads.
         """
         fresh = StackTable()
         self._last = {thread: stack for thread, stack in self._last.items() if thread in alive}

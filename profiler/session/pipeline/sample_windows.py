@@ -127,7 +127,7 @@ class _Beginning:
     alone: bool = False
 
     def with_samples(self, time_ns: npt.NDArray[np.int64]) -> int:
-        """Return the beginning of a window with these samples, in nanoseconds since the epoch.
+        """Return the time at which a window with these samples begins, in nanoseconds since the epoch.
 
         It can be earlier than `ns`: a collector may take samples while it is opened, or yield some after the recording
         has ended.
@@ -148,8 +148,8 @@ class WindowStatistics:
 
 @dataclass(frozen=True, slots=True)
 class WindowPosition:
-    """The numbers of rows, frames and tree nodes that the current window had at some time. Recorder.since() returns
-    what was added after that.
+    """A position in the current window: its numbers of rows, frames and tree nodes at some time. Recorder.since()
+    returns what was added after it.
     """
 
     rows: int = 0
@@ -159,7 +159,7 @@ class WindowPosition:
 
 @dataclass(frozen=True, slots=True)
 class WindowAdditions:
-    """The additions to a window since an earlier position in it.
+    """The rows, frames and tree nodes that were added to a window after a WindowPosition.
 
     Attributes:
         upto: The new position.
@@ -233,7 +233,7 @@ class Recorder:
         self.samples += len(batch)
 
     def _add_live(self, batch: SampleBatch, rows: Rows, first: int, live: npt.NDArray[np.int64]) -> None:
-        """Add the samples of a batch that have registers to the window.
+        """Add those samples of a batch that have registers, and so must be unwound, to the window.
 
         Args:
             batch: All samples.
@@ -254,8 +254,8 @@ class Recorder:
             self._repair.repair_batch(fresh, found.walk, rows, first, live)
 
     def _wait_otherwise(self, batch: SampleBatch, rows: Rows) -> None:
-        """Replace the kernel frames of threads that have not run in user space since their last sample but now wait in
-        another place of the kernel.
+        """Replace the kernel frames of samples whose threads have not run in user space since their last sample, but
+        now wait in another place of the kernel.
         """
         assert batch.kernel_stack is not None
         for lane in np.flatnonzero((batch.kind == SampleKind.UNCHANGED) & (batch.kernel_stack > 0)).tolist():
@@ -325,8 +325,8 @@ class Recorder:
         return self._window(self._began, self._rows.rows(), self._stacks)
 
     def part(self) -> Window:
-        """Return what the current window gained since the last call, or since it began, as a window that has only the
-        stacks of these samples.
+        """Return the samples that the current window has gained since the last call, or since it began, as a window
+        with only their stacks.
         """
         began, upto = self._parted
         rows, stacks = self._rows.rows(upto), StackTable()
@@ -405,7 +405,7 @@ class Recorder:
         )
 
     def leaves_since(self, rows: int) -> tuple[StackTable, set[int], int]:
-        """Return the leaves of the stacks that a window has gained.
+        """Return the leaves of the stacks of new rows in the current window, with the window's stack tree.
 
         Args:
             rows: Number of rows that are known.
@@ -431,7 +431,9 @@ class Recorder:
         return self._spaces
 
     def cut(self) -> Window:
-        """Close the current window and begin the next. Stacks of sleeping threads are carried over."""
+        """Close the current window, return it, and begin the next one. Stacks of sleeping threads are carried over to
+        the next window.
+        """
         window = self.peek_window()
         if self._repair.completed:
             self._diagnostics.count(COMPLETED, self._repair.completed)
@@ -466,7 +468,8 @@ class Recorder:
 
 
 def _clipped(rows: Rows, duration_ns: int) -> tuple[npt.NDArray[np.int64], int]:
-    """Clip the lengths of each thread's rows, so that their sum is at most the window's length.
+    """Return the lengths of a window's rows, reduced so that the sum of each thread's rows is at most the window's
+    length, and the time that was cut off.
 
     Returns:
         The lengths in nanoseconds, shape (n,), and the milliseconds that were left out.
@@ -499,7 +502,9 @@ def _needs_stop(batch: SampleBatch, walk: Walk) -> npt.NDArray[np.bool_]:
 
 
 def _nameless(keys: Set[ThreadKey], listed: Sequence[ThreadInfo]) -> list[ThreadInfo]:
-    """Return the threads of a window that ended before their names were read. They get the name of their process."""
+    """Return descriptions of those threads of a window that ended before their names were read. Each gets the name of
+    its process.
+    """
     processes: dict[int, list[ThreadInfo]] = {}
     for thread in sorted(listed, key=lambda thread: thread.started):
         processes.setdefault(thread.pid, []).append(thread)

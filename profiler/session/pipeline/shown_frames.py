@@ -42,8 +42,8 @@ _Shown = TypeVar("_Shown", bound=_Kinded, covariant=True)
 
 
 class StackKeys(Protocol[_Shown]):
-    """The protocol of a stack tree, as far as a view of native frames reads it. Trees of recordings and of profiles
-    have it.
+    """The protocol of a stack tree as a view of native frames reads it. The trees of recordings and of profiles
+    implement it.
 
     Attributes:
         parent: Parent of each node. Node 0 is the root of all stacks.
@@ -118,8 +118,8 @@ class _Place(IntEnum):
 def calls(
     stacks: StackKeys[_Key], is_own: Callable[[_Key], bool], is_function: Callable[[_Key], bool]
 ) -> Callable[[int], Sequence[_Key]]:
-    """Make a view like extensions(), in which native code that an interpreter function calls is only its outermost
-    function.
+    """Make a view that shows what extensions() shows, but only the outermost native function of each call from an
+    interpreter function.
     """
     inner = extensions(stacks, is_own, is_function)
     places = {0: _Place.OUTSIDE}
@@ -189,7 +189,8 @@ def is_interpreted(frame: _Kinded) -> bool:
 def with_frames(
     profile: Profile, shown: Callable[[int], int | None], is_interpreted: Callable[[Frame], bool] = is_interpreted
 ) -> Profile:
-    """Replace or remove frames in stacks that have an interpreter frame. All other stacks stay.
+    """Replace or remove frames in the stacks of a profile that have an interpreter frame. All other stacks stay
+    unchanged.
 
     Args:
         profile: The profile.
@@ -277,8 +278,8 @@ def with_compiled(window: Window, compiled: Callable[[FrameKey], FunctionPlace |
 
 
 def _of_holders(window: Window, lockless: bool) -> Window:
-    """Keep only those samples of a window whose thread held the lock of its interpreter (the GIL). `lockless` is True
-    if an interpreter has none.
+    """Return a window with only the samples whose thread held the global lock of its interpreter (the GIL). `lockless`
+    is True if an interpreter has no such lock.
     """
     kept = np.flatnonzero(window.state & SampleState.HOLDS_LOCK)
     notes = [make_note("not_holding_lock", held=len(kept), all=len(window.node))]
@@ -305,7 +306,7 @@ def _rewritten(
     changes: Callable[[bool], bool],
     is_function: Callable[[FrameKey], bool],
 ) -> Window:
-    """Apply a view (which native frames are shown) to some stacks of a window.
+    """Return a window in which a function has replaced the frames of some stacks.
 
     Args:
         window: The window.

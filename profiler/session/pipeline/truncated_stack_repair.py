@@ -43,7 +43,8 @@ copy; bytes below it.
 
 @dataclass(slots=True)
 class _Cut:
-    """A group of samples of one thread whose stacks are truncated at the same point and wait for their outer frames.
+    """A group of samples of one thread whose stacks were truncated at the same point. They wait for a complete stack
+    that has the missing outer frames.
 
     Attributes:
         until: Number of the batch after which the repair is given up.
@@ -158,7 +159,7 @@ class TruncatedStackRepair:
             del self._cuts[thread]
 
     def _settle(self, cut: _Cut, outer: tuple[FrameKey, ...]) -> bool:
-        """Give a group of truncated stacks the outer frames of a later complete stack.
+        """Complete a group of truncated stacks with the outer frames of a later complete stack of the same thread.
 
         Returns:
             False if an earlier complete stack had other outer frames. The repair is then undone.
@@ -180,8 +181,8 @@ class TruncatedStackRepair:
     def _outer(
         self, joint: _Joint, batch: SampleBatch, walk: Walk, lane: int, node: int
     ) -> tuple[FrameKey, ...] | None:
-        """Return the frames outside the joint of a truncated stack, outermost first, or None if the complete stack has
-        no such joint.
+        """Return the outer frames that a truncated stack lacks, outermost first, from a complete stack. Return None if
+        the complete stack does not have the frame at which the truncated one ends.
         """
         frames, end, window = joint
         stack = batch.stack

@@ -34,7 +34,8 @@ _LATE = 0.1
 
 
 def with_unseen(window: Window) -> Window:
-    """Add rows for the unsampled time of each process tree to a window.
+    """Add rows for the unsampled time of each process tree to a window: processor time of the kernel's accounts for
+    which there are no samples.
 
     The time is spread evenly over the window, because it is unknown when it was spent.
     """
@@ -65,10 +66,10 @@ def with_unseen(window: Window) -> Window:
 
 
 def scale_to_accounts(window: Window, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the values of a window's rows, scaled so that each process tree has the kernel's processor time as its
-    sum.
+    """Return the values of a window's rows, scaled so that the sum of each process tree is the processor time that the
+    kernel has counted for it.
 
-    Samples after the last reading of an account, and trees without an account, keep their values.
+    Samples after the last reading of the kernel's accounts, and process trees without an account, keep their values.
 
     Args:
         window: The window, with the rows of unsampled time.
@@ -111,7 +112,7 @@ def _leader(each: UnsampledTime, began: int) -> ThreadInfo:
 
 
 def _pieces(ns: int) -> list[int]:
-    """Split a duration into _PIECES integers with the same sum."""
+    """Split a number of nanoseconds into _PIECES integers with the same sum."""
     return [ns * (at + 1) // _PIECES - ns * at // _PIECES for at in range(_PIECES)]
 
 

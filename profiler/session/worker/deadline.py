@@ -76,7 +76,7 @@ def exchange() -> Iterator[None]:
     """Defer the signals of the worker's deadline while a request to the file broker waits for its response, in any
     thread.
 
-    The sampler repeats the signal.
+    A deferred signal is not lost, because the sampler sends it again.
     """
     _exchanges.append(None)
     try:
@@ -86,7 +86,7 @@ def exchange() -> Iterator[None]:
 
 
 def _can_raise(frame: FrameType | None) -> bool:
-    """Return True if an exception at the interrupted frame ends the job.
+    """Return True if an exception that the signal handler raises at the interrupted frame will end the job.
 
     Python only prints exceptions in a finalizer and in a callback of a weak reference. The sampler or the timer repeats
     the signal.
@@ -139,7 +139,8 @@ class WorkDeadline:
             raise WorkerOutOfTime
 
     def meanwhile(self, job: Callable[[], T], most_s: float = MEANWHILE_S) -> T | None:
-        """Run background work until the sampler waits or the time limit is reached.
+        """Run background work in the worker until the sampler waits for the worker or the time limit is reached. Return
+        its result, or None if it was interrupted.
 
         Args:
             job: Function that does the work.
@@ -151,8 +152,8 @@ class WorkDeadline:
         return self._run_limited(lambda: self.unless_late(job), most_s, lambda: not self.wanted)
 
     def in_reserve(self, job: Callable[[], T]) -> T | None:
-        """Run a job after the deadline has passed, for at most RESERVE_S of processor time. It is not started if the
-        deadline is an immediate one.
+        """Run a short job after the worker's deadline has passed, for at most RESERVE_S of processor time. Return its
+        result, or None if it was interrupted, or not started because the deadline is an immediate one.
 
         Returns:
             The result of the job, or None if it was interrupted or not started.
@@ -172,7 +173,8 @@ class WorkDeadline:
             return None
 
     def unless_late(self, job: Callable[[], T]) -> T | None:
-        """Run a job until the worker's deadline. A job that is interrupted must not leave shared data half updated.
+        """Run a job in the worker, and return its result, or None if the deadline has passed before the job was
+        complete. An interrupted job must not leave shared data half updated.
 
         Returns:
             The result of the job, or None if it was interrupted or not started.

@@ -53,14 +53,16 @@ class KnownProcess:
 
 @dataclass(frozen=True, slots=True)
 class KnownFiles:
-    """Paths that the user gave, or paths below a folder that the user gave. The worker may open these files."""
+    """A notice to the file broker that the worker may open certain paths: ones that the user gave, or files below a
+    folder that the user gave.
+    """
 
     paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFolder:
-    """A folder that the user gave. The worker may open any file below it."""
+    """A notice to the file broker that the worker may open any file below a folder that the user gave."""
 
     path: str
 
@@ -151,8 +153,8 @@ class GuardedOpener(Opener):
         process_priority.copy_priority(self._worker)
 
     def _seen(self, root: str) -> Rights | None:
-        """Return the rights of the recorded process with this root folder: its current ones, or the last known ones if
-        it has ended.
+        """Return the rights of the recorded process whose root folder this is: its current rights, or its last known
+        rights if it has ended. None if there is no such process.
         """
         is_host, rights = super().describe_root(root)
         rights = self._roots.get(root, rights) if rights == _EVERYBODY else rights
@@ -196,8 +198,8 @@ class GuardedOpener(Opener):
         return super().open_program(pid)
 
     def open_named(self, path: str) -> int:
-        """Open a path that the user gave, a file below a folder that the user gave, or a world-readable ELF file, for
-        the worker.
+        """Open a file for the worker if the user gave its path or a folder above it, or if it is an ELF file that
+        everybody may read.
         """
         if path in self._files:
             return super().open_named(path)
@@ -260,7 +262,7 @@ class WindowCopy:
             self._parts.append([bytes(part) for part in parts])
 
     def deliver(self) -> None:
-        """Give the sink a profile that is built from the kept parts of a window.
+        """Build a profile from the copied parts of a window, and give it to the sink.
 
         Raises:
             Exception: What the sink raises.
@@ -307,8 +309,9 @@ class FileBroker:
         self._finish_window()
 
     def _wait(self) -> None:
-        """Wait until the worker or the sampler has sent a message. Unread messages of the sampler would fill their
-        channel and block it.
+        """Wait until the worker or the sampler has sent a message.
+
+        Messages of the sampler must be read, because they would fill their channel and block the sampler.
         """
         poll = select.poll()
         for channel in (self._channel, self._notices):
@@ -317,7 +320,7 @@ class FileBroker:
         poll.poll()
 
     def _finish_window(self) -> None:
-        """Write what the worker recorded before the worker was killed, and notify the sampler."""
+        """Give the data that a killed worker had recorded to its sink, and notify the sampler."""
         if self._window is None and self._journal is None:
             return
         with contextlib.suppress(PyprofError, OSError):
@@ -334,9 +337,8 @@ class FileBroker:
             journal.close()
 
     def _listen(self) -> None:
-        """Handle all pending messages of the sampler to the file broker.
-
-        Each was sent before the worker could send a request that needs it.
+        """Handle all pending messages of the sampler to the file broker, before a request of the worker that depends on
+        them.
         """
         try:
             while self._notices is not None and (received := self._notices.receive(0)) is not None:
@@ -371,7 +373,7 @@ class FileBroker:
                 os.close(fd)
 
     def _served(self, parts: Sequence[Part], fds: list[int]) -> object:  # noqa: C901
-        """Serve one request of the worker.
+        """Serve one request of the worker, and return the result for the response.
 
         Args:
             parts: The request.

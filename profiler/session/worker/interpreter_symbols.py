@@ -197,7 +197,7 @@ def _answered(received: Received) -> list[Part]:
 
 
 def _maps(fds: Sequence[int]) -> int:
-    """Return a duplicate of the descriptor of /proc/PID/maps.
+    """Return a duplicate of the descriptor of /proc/PID/maps that the sampler has sent with its request.
 
     Raises:
         OSError: The sampler could not open it.

@@ -54,7 +54,7 @@ _MAX_CHAINS = 1 << 13
 
 @dataclass(slots=True)
 class _SentImage:
-    """The sampler's note about a program image that the worker has: what was sent about it.
+    """The sampler's note of what it has told the worker about one program image.
 
     Attributes:
         image: The image, while the sampler uses it.
@@ -94,10 +94,10 @@ class _SpaceFacts(NamedTuple):
 
 
 class Packer:
-    """The sampler's encoder of messages to the worker.
+    """An encoder of the sampler's messages to the worker.
 
-    Address spaces, program images, outer stacks and chains are sent once. Later messages refer to them by number, as
-    long as this process uses the object.
+    Address spaces, program images, outer parts of deep stacks and chains of interpreter frames are sent once. Later
+    messages refer to such an object by its number, as long as the sampler uses the object.
     """
 
     def __init__(self, notify: Callable[[KnownProcess], None]) -> None:
@@ -130,7 +130,9 @@ class Packer:
         return [out.getvalue(), *(buffer.raw() for buffer in buffers)], fds
 
     def news(self) -> ProcessUpdate:
-        """Return what has changed since the last call in objects that the worker has, such as processes that ended."""
+        """Return what has changed since the last call in objects that the worker has stored, such as processes that
+        have ended.
+        """
         ended, gone, contested = [], [], {}
         for number, sent in list(self._sent.items()):
             image = sent.image()
@@ -219,12 +221,10 @@ def _taken(numbers: deque[int]) -> tuple[int, ...]:
 
 
 class _Pickler(pickle.Pickler):
-    """The pickler of the sampler's messages to the worker. Objects that the worker already has are pickled as their
-    number.
+    """A pickler of the sampler's messages to the worker, which sends large objects only once.
 
-    The first message with an AddressSpace, OuterStack or Chain describes it; the worker's Unpacker stores it by its
-    number. In later messages the object is pickled as a call that returns the stored one (Unpacker.space, outer or
-    chain).
+    The first message with an address space, an outer stack or a chain of interpreter frames contains its description
+    and a number. In later messages the number stands for it, and the worker's Unpacker returns the stored object.
     """
 
     def __init__(self, out: io.BytesIO, packer: Packer, fds: list[int], keep: Callable[[pickle.PickleBuffer], None]):
@@ -279,7 +279,9 @@ class SamplerCalls(Protocol):
 
 
 class Unpacker:
-    """The worker's decoder of messages. It keeps each object until the sampler reports that it is not used any more."""
+    """A decoder of the sampler's messages in the worker. It stores objects that are sent only once, until the sampler
+    reports that they are no longer used.
+    """
 
     def __init__(self, ask: SamplerCalls) -> None:
         self._ask = ask
@@ -299,7 +301,9 @@ class Unpacker:
         return found
 
     def update(self, news: ProcessUpdate) -> None:
-        """Mark or drop the stored objects that an update names. Call it before the rest of the message is used."""
+        """Mark or drop those stored objects about which the sampler has sent an update. The caller does this before it
+        uses the rest of the message.
+        """
         for number, places in news.contested.items():
             if number in self._images:
                 self._images[number][0].contested[:] = places
@@ -380,7 +384,7 @@ class Unpacker:
         return outer
 
     def chain(self, number: int, *about: Any) -> Chain:
-        """Return a chain of interpreter frames from its message.
+        """Return the chain of interpreter frames that a message describes, or the cached one with this number.
 
         Args:
             number: Cache number, 0 if the chain is not cached.
@@ -461,8 +465,8 @@ class SentChainCache:
         return _found(self._chains, number)
 
     def alike(self, trunk: int) -> Chain | None:
-        """Return a cached chain of interpreter frames with this trunk, and mark it as most recently used. Chains with
-        one trunk differ at most in their innermost instruction.
+        """Return a cached chain of interpreter frames with this trunk, or None. Chains with the same trunk differ at
+        most in their innermost instruction.
         """
         return _found(self._trunks, trunk)
 

@@ -106,7 +106,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """The facts about the current window that only the sampler knows and that the worker needs for its profile.
+    """The facts about the current window that only the sampler knows. The worker needs them for the window's profile.
 
     Attributes:
         now_ns: End of the window in nanoseconds since the epoch.
@@ -145,7 +145,7 @@ class Checkpoint:
 
 
 class Extent(IntEnum):
-    """The part of the current window that a requested profile covers."""
+    """The part of the current window that a requested profile must cover."""
 
     SO_FAR = 0  # everything so far
     PART = 1  # what came since the last part, or since the window began
@@ -206,7 +206,7 @@ class ScanForCode:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The sampler's response to the worker's last SamplerCall."""
+    """The sampler's response to a question of the worker (SamplerCall)."""
 
     value: object
 

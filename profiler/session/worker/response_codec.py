@@ -47,14 +47,14 @@ def _is_enum(kind: Any) -> bool:
 
 
 def _allowed(kind: Any) -> dict[tuple[str, str], Any]:
-    """Return the classes and functions that a pickled value of this class may name, by (module, name)."""
+    """Return the classes and functions that the pickle of a value of this class may contain, by (module, name)."""
     return _SENT if (kind.__module__, kind.__qualname__) in _SENT else _values(kind, dict(_SENT))
 
 
 def _member(member: Enum) -> tuple[type[Enum], tuple[object]]:
-    """Return the arguments for pickling an enumeration member (its reduction).
+    """Return the pickle reduction of an enumeration member: its class and its value.
 
-    CPython 3.11.0 to 3.11.3 would pickle a call of getattr, which is refused.
+    CPython 3.11.0 to 3.11.3 would pickle a call of getattr, which the worker's decoder refuses.
     """
     return type(member), (member.value,)
 
@@ -86,7 +86,7 @@ def all_alike(row: Sequence[int], count: int) -> npt.NDArray[np.int64]:
 
 
 def _reduced(array: npt.NDArray[Any]) -> Any:
-    """Return the arguments for pickling an array (its reduction). Identical rows that share memory are pickled once."""
+    """Return the pickle reduction of an array. Identical rows that share memory are pickled once."""
     if array.dtype == np.int64 and array.ndim == 2 and not array.strides[0] and 0 < array.size <= _MAX_ALIKE:
         return all_alike, (tuple(array[0].tolist()), len(array))
     return np.ascontiguousarray(array).__reduce_ex__(5)
@@ -112,7 +112,7 @@ class ResponseRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BatchTaken:
-    """The worker's response that it has unwound a batch.
+    """The worker's response that it has unwound a batch, with the feedback for the collector.
 
     Attributes:
         number: Number of the batch.
@@ -135,7 +135,7 @@ class BatchTaken:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The response to a ProfileRequest, or the end of a one-shot task.
+    """The worker's final response to a ProfileRequest or to a one-shot task.
 
     Attributes:
         number: Number of the request.

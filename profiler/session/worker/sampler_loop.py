@@ -142,7 +142,7 @@ class Sampling:
         self._ways = confined, unwind, naming
 
     def take_longer(self, times: float) -> None:
-        """Multiply the time in which the worker may unwind and resolve names after the end. Call it before run()."""
+        """Multiply the time limit for the worker's work after the recording. The caller does this before run()."""
         self._times = times
         self._link.take_longer(times)
 
@@ -176,10 +176,10 @@ class Sampling:
         self._link.worker.questions.hang_up()
 
     def leave(self) -> bool:
-        """Disconnect from the worker because the collector does not end. The sink then gets the samples that the worker
-        has.
+        """Disconnect from the worker because the collector does not end. The worker then gives the samples that it has
+        to the sink.
 
-        Not for the loop's thread.
+        The recording's loop itself must not call this.
 
         Returns:
             True if the worker has ended.
@@ -236,7 +236,9 @@ class Sampling:
         return Begin(confined, unwind, naming, stats, now_ns, monotonic_ns, yields, self._times)
 
     def _learn_the_rest(self) -> None:
-        """Wait for the worker's feedback on the last batches, because the collector's notes depend on it."""
+        """Wait for the worker's feedback on the last batches, because the collector's notes for the summary depend on
+        it.
+        """
         try:
             while self._flying and self._link.dead is None:
                 self._turn(TURN_S)
@@ -255,7 +257,7 @@ class Sampling:
             self._turn(TURN_S)
 
     def _report_cut_spaces(self, batch: SampleBatch) -> None:
-        """Count processes of which only a part of the mappings was read, each once."""
+        """Count the processes whose mappings were read only in part, each process once."""
         for space in batch.spaces.values():
             if len(space.mappings) >= MAX_MAPPINGS and space.pid not in self._cut_spaces:
                 self._cut_spaces.add(space.pid)
@@ -375,7 +377,7 @@ class Sampling:
         return begun_ns, handover.given_ns if self._acknowledges or not begun_ns else time.monotonic_ns()
 
     def _problems(self) -> dict[str, frozenset[Problem]]:
-        """Return the problems of modules that were not sent to the worker yet."""
+        """Return the problems of modules that the sampler has found and not yet sent to the worker."""
         found, self._diagnostics.problems = self._diagnostics.problems, {}
         return {path: frozenset(each) for path, each in found.items()}
 
@@ -419,7 +421,7 @@ class Sampling:
 
 
 def _on_both_clocks(monotonic_ns: int) -> tuple[int, int]:
-    """Convert a monotonic time to nanoseconds since the epoch.
+    """Return the time of a moment by two clocks: since the epoch, and monotonic.
 
     Returns:
         (nanoseconds since the epoch, the monotonic time).

@@ -53,7 +53,7 @@ _CALLS = ("wait4",)
 
 
 def load() -> None:
-    """Import every module and codec that the confined worker may need later."""
+    """Import every module and text codec that the confined worker may need later, because it cannot open files then."""
     for name in (*module_sources.list_reader_modules(), *_LATE):
         with suppress(ImportError):
             importlib.import_module(name)

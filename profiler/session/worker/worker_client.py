@@ -117,23 +117,23 @@ class Pending:
             raise self._error
 
     def profile(self) -> Profile:
-        """Wait for the profile of a request without a sink. Raises like wait()."""
+        """Wait for the profile of a request without a sink, and return it. This raises the same errors as wait()."""
         return self.value(Profile)
 
     def value(self, kind: type[Value]) -> Value:
-        """Wait for the worker's response and decode it. Raises like wait()."""
+        """Wait for the worker's response, decode it and return the value. This raises the same errors as wait()."""
         return _value(self.packed(), kind)
 
     def packed(self) -> Sequence[Part]:
-        """Wait for the worker's response, and return it as response_codec.packed_value() encoded it. Raises like
-        wait().
+        """Wait for the worker's response, and return it as response_codec.packed_value() encoded it. This raises the
+        same errors as wait().
         """
         self.wait()
         assert self._data is not None
         return self._data
 
     def values(self, kind: type[Value]) -> Iterator[Value]:
-        """Yield the results of a worker's one-shot task as they arrive. Raises like wait()."""
+        """Yield the results of a worker's one-shot task as they arrive. This raises the same errors as wait()."""
         while True:
             while self._pieces:
                 yield _value(self._pieces.popleft(), kind)
@@ -321,9 +321,10 @@ class WorkerLink:
         return self._sinks.index(sink) + 1
 
     def end(self, urgency: EndUrgency = EndUrgency.PROMPT) -> None:
-        """Start the deadline for the worker to end, because the recording has ended, or shorten it.
+        """Start the deadline until which the worker may work after the recording's end. A later call can only shorten
+        it.
 
-        May be called from any thread or a signal handler.
+        Any thread or signal handler may call this.
         """
         if urgency is EndUrgency.ABANDON:
             self._kill(ABANDONED)
@@ -363,8 +364,8 @@ class WorkerLink:
     def activity(self, awaits_worker: bool) -> dict[int, float]:
         """Return for how long the sampler's loop was not blocked, in seconds by tid: it ran or waited for a processor.
 
-        The other threads of this process and of the worker may hold what the loop needs: their waits for a processor
-        are included.
+        Other threads of the sampler and the worker may hold a lock that the loop needs, so the time that they wait for
+        a processor is included.
 
         Args:
             awaits_worker: True if the loop waits for the worker: its threads may then run, too.
@@ -382,7 +383,7 @@ class WorkerLink:
         return max(procfs.read_waited_s(os.getpid(), tid) - seconds, 0) if tid else seconds
 
     def take_longer(self, times: float) -> None:
-        """Multiply the time that the worker may take after the end of the recording."""
+        """Multiply the time limit for the worker's work after the end of the recording."""
         self._overtime.take_longer(times)
 
     def _press(self) -> None:

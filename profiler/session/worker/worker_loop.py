@@ -83,7 +83,7 @@ class ReportedState:
 
 
 class _Observed:
-    """The worker's side of one recording: its session, and what the sampler reported last."""
+    """The worker's data of one recording: its session, and the facts that the sampler has reported last."""
 
     def __init__(self, begin: Begin, lacks_files: Callable[[], bool]) -> None:
         self._lacks_files = lacks_files
@@ -147,7 +147,7 @@ class _Observed:
         return replace(window, unfollowed=state.unfollowed)
 
     def note_profile(self, extent: Extent) -> None:
-        """Note that a profile of this extent was made, for the accounting of processor time."""
+        """Store which part of the window a profile covered, for the accounting of processor time."""
         if extent is Extent.CUT:
             self._spent_before_s = dict.fromkeys(Extent, self._spent_s)
             if self._settled is not None:
@@ -337,7 +337,9 @@ class Service:
             self._channel.send(response_codec.pack(_failed(0, error)))
 
     def _read_code_ahead(self, observed: _Observed) -> None:
-        """Read the JIT code in the batches that wait to be unwound, because it may be gone when their turn comes."""
+        """Read the JIT code in the stacks of batches that still wait to be unwound, because the target may have removed
+        it by then.
+        """
         with suppress(Closed):  # what has arrived is unwound first; then the channel says so again
             while not self._deadline.late and (received := self._channel.receive(0)) is not None:
                 self._waiting.append(message := self._unpacker.unpack(received))
@@ -374,7 +376,7 @@ class Service:
         self._trim(ask)
 
     def _trim(self, ask: ProfileRequest) -> None:
-        """Return free memory of the worker to the kernel at the end of a window, because a sink is about to need as
+        """Return free memory of the worker to the kernel when a window is closed, because a sink is about to need as
         much.
         """
         if ask.extent is Extent.CUT:
@@ -396,8 +398,8 @@ class Service:
         self._channel.send(response_codec.pack(answer))
 
     def has_left(self) -> bool:
-        """Return True if the worker has data that must go to a sink if the sampler has ended. May be called from any
-        thread.
+        """Return True if the worker has data that must be given to a sink if the sampler has ended. Any thread may call
+        this.
         """
         return self._of is not None and self._standing is not None and bool(self._standing.sink)
 

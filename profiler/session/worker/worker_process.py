@@ -168,15 +168,17 @@ class Worker:
             self._continue()
 
     def _continue(self) -> None:
-        """Continue the worker and its file broker, one process group, in case another process has stopped them."""
+        """Send SIGCONT to the process group of the worker and its file broker, in case another process has stopped
+        them.
+        """
         for send in (os.kill, os.killpg):
             with contextlib.suppress(ProcessLookupError):
                 send(self.pid, signal.SIGCONT)
 
     def wake(self) -> None:
-        """Give the worker its usual priority again if it has SCHED_IDLE.
+        """Give the worker its usual priority again if it runs under SCHED_IDLE.
 
-        A caller that waits must call it again and again until the worker has responded.
+        A caller that waits for the worker must call this repeatedly until the worker has responded.
         """
         if self.yields and self._child.poll() is None:
             from pyprof.session.process_priority import leave_idle_policy  # only an agent's worker uses SCHED_IDLE
@@ -188,7 +190,7 @@ class Worker:
         return procfs.read_waited_s(self.pid, self.pid)
 
     def prefer(self) -> None:
-        """Raise the priority of the worker, because the user waits for it to end."""
+        """Raise the priority of the worker, because the user waits for the worker to end."""
         if not self._preferred and self._child.poll() is None:
             self._preferred = True
             process_priority.raise_priority(self.pid)
@@ -218,7 +220,7 @@ class Worker:
             self._continue()
 
     def leave(self, patience_s: float) -> bool:
-        """Shut the worker's channel down as if this process had been killed, so that the worker writes what it has.
+        """Shut down the worker's channel as if this process had been killed, so that the worker writes what it has.
 
         Args:
             patience_s: Maximum wait in seconds.
@@ -319,8 +321,8 @@ def forked_early(confined: bool = True, sink_fds: Sequence[int] = ()) -> Iterato
 
 
 def freeze_loaded_objects() -> None:
-    """Exclude all objects from garbage collection when the modules are loaded, because they stay, and collect the
-    others at the usual time.
+    """Exclude all objects that exist when the modules are loaded from garbage collection, because they stay, and let
+    the collector run at its usual intervals.
     """
     gc.freeze()
     gc.set_threshold(_GARBAGE)

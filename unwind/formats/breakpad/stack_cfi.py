@@ -96,7 +96,9 @@ class StackCfi:
         return self._file
 
     def _rows(self, start: int, end: int, entries: list[tuple[int, Rules]]) -> Iterator[FunctionRows]:
-        """Yield runs of STACK CFI rows without a gap. A record changes only the registers that it names."""
+        """Yield groups of consecutive STACK CFI rows without gaps between them. Each record changes only the registers
+        that it names.
+        """
         said: Rules = {}
         starts: list[int] = []
         rules: list[Rule] = []
@@ -267,7 +269,7 @@ class CfiText:
         return self._prefix + self._arch.registers[column]
 
     def _unsaid(self, name: str) -> str:
-        """Return the STACK CFI expression of a register that a row does not name although the row before it did."""
+        """Return the STACK CFI expression for a register that the row before describes and the current row does not."""
         column = self._arch.registers.index(name.removeprefix("$"))
         if column == self._arch.sp:
             return ".cfa"
@@ -297,7 +299,7 @@ def _words(said: Said) -> str:
 
 
 def _unsayable(rule: Rule, arch: Arch) -> str:
-    """Return why an unwind rule cannot be written as STACK CFI, "" if it can."""
+    """Return the reason why an unwind rule cannot be expressed as STACK CFI, "" if it can."""
     if rule.ra.kind is RegKind.UNDEFINED:
         return "outermost frames"
     if rule.signal:

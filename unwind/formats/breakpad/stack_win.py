@@ -36,7 +36,7 @@ SAVED = frozenset({"ebx", "esi", "edi"})
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """The frame that the unwound STACK WIN frame called.
+    """The frame that a STACK WIN frame has called, as far as the unwinding of the STACK WIN frame needs it.
 
     Attributes:
         parameters: Size in bytes of its arguments on the stack, from its STACK WIN rather than its FUNC record; 0 in

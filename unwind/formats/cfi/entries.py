@@ -84,7 +84,7 @@ def pointer_size(encoding: int, address_size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Bases:
-    """File addresses (svma) that relative pointers in .eh_frame are relative to.
+    """The file addresses (svma) to which relative pointers in .eh_frame refer.
 
     Attributes:
         text: Start of .text.

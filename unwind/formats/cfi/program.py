@@ -126,8 +126,8 @@ class StateMachine:
         self.start = self._state(-1, 0, None, False, {})
 
     def begin(self, start: State) -> None:
-        """Set the state that the CIE's instructions led to. DW_CFA_restore returns to that state's rules from now
-        on.
+        """Set the state that the CIE's instructions have produced. DW_CFA_restore restores the rules of that state from
+        now on.
         """
         self.start = start
         for state in self._states.values():
@@ -432,7 +432,7 @@ class _Run:
         raise FormatError(self._program._entries.section.name, self._entry, problem)
 
     def _row(self, state: State, at: int) -> None:
-        """Add an unwind row: the state holds from this offset on.
+        """Add an unwind row: from this code offset on, the rule of a state applies.
 
         Raises:
             ValueError: The state has no CFA, and rows precede it.
@@ -446,8 +446,8 @@ class _Run:
             rules.append(rule)
 
     def _run(self, code: bytes) -> tuple[State, int]:  # noqa: C901
-        """Run call frame instructions. Return the last state and the offset from which it holds, and store the rows
-        before it.
+        """Execute call frame instructions and store the rows that they complete. Return the last state, and the offset
+        from which on it applies.
         """
         machine, align = self._machine, self._program._code_align
         state = machine.start
@@ -523,7 +523,7 @@ class _Run:
         return state, at
 
     def _slow(self, state: State, byte: int, code: bytes, i: int) -> tuple[State, int]:
-        """Execute a call frame instruction that is rare, or that occurs once or twice in a function."""
+        """Execute one call frame instruction of a kind that is rare, or that occurs once or twice in a function."""
         key: Step
         if byte in _REGISTER_ONLY:
             register, i = read_uleb128(code, i)

@@ -329,7 +329,9 @@ class RowReader:
         return {}
 
     def _at_depths(self, rule: Rule, start: int, insns: list[Insn], first: int, depths: list[int]) -> Spans:
-        """Return code spans with unwind rules for consecutive ARM instructions, given the stack depth before each."""
+        """Return the unwind rules of consecutive ARM instructions as code spans, given the stack depth before each
+        instruction.
+        """
         spans: Spans = {}
         for position, depth in enumerate(depths, first):
             begin, after = _span(start, insns, position)
@@ -408,8 +410,8 @@ class RowReader:
 
 
 def _span(start: int, insns: list[Insn], position: int) -> tuple[int, int]:
-    """Return (end of the instruction before, end of this one), the span for which a rule holds. Nothing changes sp in
-    between.
+    """Return the code span (start, end) in which the rule before an instruction applies: after the instruction before
+    it, up to its own end. Nothing changes sp in between.
     """
     before = insns[position - 1] if position else None
     insn = insns[position]
