@@ -40,8 +40,8 @@ _PRIORITY = os.sched_param(0)
 
 
 def begin_session() -> None:
-    """Make this process the leader of a new session, so that the kernel gives it a priority group of its own
-    (autogroup). Do nothing if the process leads a process group.
+    """Make this process the leader of a new session, so that the kernel gives it a separate priority group (autogroup).
+    Do nothing if the process leads a process group.
     """
     with suppress(OSError):
         os.setsid()
