@@ -37,7 +37,7 @@ def bucket_of(ns: int) -> int:
 
 
 def middle_of(bucket: int) -> float:
-    """Return the pause length in nanoseconds that a histogram bucket stands for."""
+    """Return the pause length in nanoseconds in the middle of a histogram bucket."""
     shift = max((bucket >> SUB_BITS) - 1, 0)
     return float(((bucket - (shift << SUB_BITS)) << shift) + ((1 << shift) - 1) / 2)
 
@@ -103,7 +103,7 @@ class CollectorRefused(AccessDenied):
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """The lesson of a batch's walk for its collector: what the next samples should contain. Columns have one element
+    """The results of a batch's unwinding that tell the collector how to take its next samples. Columns have one element
     for each sample of the batch.
 
     Attributes:
@@ -160,8 +160,9 @@ NOBODY = 0
 
 
 class CollectorState(Protocol):
-    """The part of a collector that unwinding uses: threads, statistics and feedback. In the worker, which has no
-    collector, another object implements it.
+    """The part of a collector that unwinding uses: threads, statistics and feedback.
+
+    In the worker process, which has no collector, another object implements it.
     """
 
     def learn(self, feedback: Feedback) -> None:
@@ -212,7 +213,8 @@ class Collector(CollectorState, Protocol):
 
 
 class SampleSource(Collector, Protocol):
-    """The protocol of a collector whose batches come from itself and not from other collectors.
+    """The protocol of a collector that takes its samples itself, in contrast to one that passes on batches of other
+    collectors.
 
     Attributes:
         acknowledges: True if the source acknowledges flushes itself. False if another collector completes its batches.

@@ -64,7 +64,7 @@ def build_stackless_batch(
 
 
 class StackMemory(Protocol):
-    """Memory for the stack copies of a batch.
+    """The protocol of a memory area to which a batch's stack copies are written, one after the other.
 
     Attributes:
         used: Number of used bytes, a multiple of 8.
@@ -154,7 +154,7 @@ class BytesMemory:
 
 
 class Lane(NamedTuple):
-    """The columns of one sample without registers and stack. See ThreadKey for `started`."""
+    """The values that describe one sample of a batch, without its registers and stack. See ThreadKey for `started`."""
 
     arch: Arch
     kind: SampleKind
@@ -242,8 +242,8 @@ class BatchBuilder(Generic[Memory]):
         return number
 
     def reserve_samples(self, count: int, used: int) -> int:
-        """Reserve consecutive samples, which the caller must set with fill_reserved() before any other use of the
-        builder.
+        """Reserve room for consecutive samples, whose values the caller must set with fill_reserved() before any other
+        use of the builder.
 
         Args:
             count: Number of samples.
@@ -291,7 +291,7 @@ class BatchBuilder(Generic[Memory]):
         self._pieces[lane] = (*self._pieces.get(lane, ()), *pieces)
 
     def set_beyond(self, lane: int, beyond: StackBeyondCopy) -> None:
-        """Store with a sample what is known about its stack beyond the end of its copy."""
+        """Store with a sample what is known about the part of its stack that lies outside the copy."""
         self._beyond[lane] = beyond
 
     def copy_of(self, lane: int) -> bytes:
@@ -331,10 +331,10 @@ class BatchBuilder(Generic[Memory]):
         return batches
 
     def _groups(self) -> Iterator[tuple[Arch, list[int]]]:
-        """Yield the indices of samples grouped by architecture, so that the groups, one after the other, keep each
-        thread's order of time.
+        """Yield (architecture, indices of samples): groups of samples with one architecture each. The groups, one after
+        the other, keep each thread's samples in order of time.
 
-        If a thread changed its architecture, there is one group for each run of samples of one architecture.
+        If a thread has changed its architecture, there is one group for each run of samples with one architecture.
         """
         names: dict[int, set[str]] = {}
         for lane in self._lanes:
@@ -402,15 +402,17 @@ Completion = Callable[[list[SampleBatch], int], Iterator[SampleBatch]]
 
 
 def as_they_are(batches: list[SampleBatch], _until_ns: int) -> Iterator[SampleBatch]:
-    """Yield batches unchanged. This is the Completion of a source whose batches need no samples of other sources."""
+    """Yield batches unchanged. It is passed as `complete` to split_at_flushes() by collectors whose batches need no
+    samples of other collectors.
+    """
     return iter(batches)
 
 
 def split_at_flushes(
     handover: FlushProtocol, batches: list[SampleBatch], reached_ns: int, complete: Completion = as_they_are
 ) -> Iterator[SampleBatch]:
-    """Yield batches in parts that end where a flush was requested, and acknowledge each part. Leave out samples from
-    after the end of the recording, which a late profiler takes.
+    """Yield batches in parts that end where a flush was requested, and acknowledge each flush. Samples from after the
+    end of the recording, which a late profiler takes, are left out.
 
     Args:
         handover: The flushes of the recording.

@@ -44,7 +44,7 @@ recorded.
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Processor time of a process tree since the recording began, and the part that samples stand for.
+    """The processor time of a process tree since the recording began, and the part of it that samples represent.
 
     Attributes:
         name: Name of the tree's first process.
@@ -84,9 +84,9 @@ class Account:
         return round(float(np.interp(at_ns - times[0], np.subtract(times, times[0]), values)))
 
     def followed_by(self, later: Account) -> Account:
-        """Return the processor-time account of two consecutive recordings of the same process tree.
+        """Return an account for two consecutive parts of a recording of the same process tree.
 
-        The later recording may begin before the first one ends. The time of both counts once.
+        The later part may begin before the first one ends. Time in both counts once.
         """
         readings = self.readings or later.readings
         if self.readings and later.readings:
@@ -114,7 +114,7 @@ NO_ACCOUNT = Account("", 0, 0, 0)
 
 
 class LostSamples(NamedTuple):
-    """The sampling times whose records the kernel lost.
+    """The number of sampling times whose records the kernel has lost.
 
     Attributes:
         times: Number of lost sampling times.
@@ -130,7 +130,7 @@ NOTHING_LOST = LostSamples(0, False)
 
 @dataclass(frozen=True, slots=True)
 class EndedThreadTimes:
-    """Corrections of the kernel's processor times for threads and processes that ended, from records that leave out
+    """Corrections to the kernel's processor times of ended threads and processes. They are needed if samples leave out
     time in the kernel.
 
     Attributes:
@@ -145,7 +145,7 @@ class EndedThreadTimes:
 
 @dataclass(frozen=True, slots=True)
 class UnsampledTime:
-    """Processor time of a process tree in some period that no sample stands for.
+    """Processor time of a process tree, in some span of time, that no sample represents.
 
     Attributes:
         pid: The tree's first process.
@@ -182,10 +182,10 @@ def find_spent_time(old: Account, account: Account, start_ns: int, end_ns: int) 
 
 
 def count_missed_time(old: Account, account: Account) -> tuple[int, int]:
-    """Return the processor time that fell into missed sampling times between two accounts, in nanoseconds.
+    """Return the processor time between two accounts for which sampling times were missed, in nanoseconds.
 
-    A sampler with priority misses few sampling times, and all functions alike. A sampler that waits for processors
-    misses the busy times, so its missed time must be marked as not sampled.
+    A sampler with raised priority misses few sampling times, and all functions alike. A sampler that waits for
+    processors misses the busy times, so its missed time must be marked as unsampled.
 
     Returns:
         (time to mark as not sampled, other missed time).
@@ -257,7 +257,7 @@ class _Member:
 
 @dataclass(slots=True)
 class _Seen:
-    """A sum over the samples of a process tree: the number of sampling times that they stand for, and the variance of
+    """Sums over the samples of a process tree: the number of sampling times that they represent, and the variance of
     that number (spread).
     """
 
@@ -266,11 +266,12 @@ class _Seen:
 
 
 class Accounts:
-    """Processor time of the process trees of a recording.
+    """Processor time of the process trees of a recording, by the kernel's accounts, and the part that samples
+    represent.
 
-    It is kept only if samples should stand for all time on processors. `on` is False if sleeping threads are sampled
+    It is kept only if samples should represent all time on processors. `on` is False if sleeping threads are sampled
     too. If only threads with some names are recorded, their own clocks are read instead of those of processes. If all
-    processes of the machine are recorded, each is a tree of its own, and no time of it is said to be missing.
+    processes of the machine are recorded, each is a separate tree, and none of its time is reported as missing.
 
     The kernel's account does not judge samples by events on processors. If another processor makes a thread preempt,
     the thread is charged from that decision on (rq_clock_skip_update in kernel/sched), though it runs only after the
@@ -348,8 +349,8 @@ class Accounts:
                 self._readings[root] = [(self._clock(), 0)]
 
     def _trees(self, roots: Mapping[int, int]) -> Mapping[int, int]:
-        """Return the process trees whose processor time is accounted: the given ones, or all processes of the
-        machine.
+        """Return the process trees whose processor time is counted: the given trees, or each process of the machine as
+        its own tree.
         """
         if self._all_but is None:
             return roots
@@ -449,10 +450,10 @@ class Accounts:
         return max(member.start, self._began) * TICK_NS - ahead_ns if member is not None else 0
 
     def _was_waited_for(self, ended: _Member, known: Mapping[int, _Member]) -> bool:
-        """Return True if the processor time of an ended process is now in the account of a living one, because that one
-        has waited for it.
+        """Return True if the kernel has added the processor time of an ended process to a living parent, because the
+        parent has waited for it.
 
-        It is in none if its parents have ended too.
+        If the parents have ended too, the time is in no account.
         """
         for _ in known:
             if ended.parent in self._members or ended.parent not in known:
@@ -461,7 +462,9 @@ class Accounts:
         return ended.parent in known and ended.parent in self._members
 
     def totals(self) -> tuple[int, int]:
-        """Return (nanoseconds of processor time that were due for samples, nanoseconds that samples stand for)."""
+        """Return two sums over all process trees, in nanoseconds: the processor time that samples should represent, and
+        the time that they do represent.
+        """
         return self._past_due + sum(self._due.values()), self._past_seen + sum(map(self._seen_ns, self._seen))
 
     def count_batch(self, batch: SampleBatch, root_of: Callable[[int], int]) -> None:
@@ -517,8 +520,8 @@ class Accounts:
         return round(self._seen[root].rounds * self._period_ns)
 
     def _excess(self, missing_ns: int) -> float:
-        """Return the share of user time without samples that the kernel counted as user time although it was spent in
-        the kernel.
+        """Return the share of unsampled user time that was really spent in the kernel, although the kernel counted it
+        as user time.
 
         The kernel tells user and kernel time apart by its timer. That is exact up to chance for long processes, but
         wrong for short ones.
@@ -556,7 +559,7 @@ class Accounts:
         )
 
     def _asleep(self, rounds: float) -> float:
-        """Return the share of sampling times at which no thread of a process tree ran."""
+        """Return the share of sampling times at which no thread of a process tree was found running."""
         kept = self._slots[0]
         return max(1 - rounds / kept, 0.0) if kept else 0.0
 

@@ -29,7 +29,7 @@ _CAP_SYS_ADMIN = 21
 
 
 class UncopiedStack(Enum):
-    """A shape of a thread's stacks that its present source cannot copy."""
+    """The kind of a thread's stack that its present source cannot copy completely."""
 
     LONG = "longer than a copy"
     SECOND = "continues on a second stack"

@@ -37,7 +37,8 @@ _KEPT_NS = 10_000_000_000
 
 
 class _Life(NamedTuple):
-    """One thread that had a tid, which the kernel may reuse.
+    """The start and end of one thread that had a certain tid. The kernel may have given the tid to several threads in
+    turn.
 
     Attributes:
         started: Its start, which identifies it.
@@ -78,9 +79,10 @@ class ThreadLives:
 
     @staticmethod
     def _recorded(lives: list[_Life], time_ns: int) -> None:
-        """Set the start of a tid's last thread to the time of its fork record, which arrived after the thread was seen.
+        """Set the start of a tid's latest thread to the time of its fork record, which arrived after the thread was
+        seen.
 
-        An earlier fork record than this one belonged to an earlier thread.
+        If another fork record came before, that one belonged to an earlier thread.
         """
         started, since_ns = lives[-1]
         if since_ns < min(started, time_ns):
@@ -154,8 +156,8 @@ class ThreadLives:
 
 
 class DelayedRemoval(Generic[T]):
-    """A filter for items that have ended, such as threads. It returns an item only in the second window that finds it
-    gone, because late samples may arrive in the next one.
+    """A filter for items that have ended, such as threads. It returns an item only when it was given at two successive
+    calls, because samples may arrive late.
     """
 
     def __init__(self) -> None:

@@ -107,8 +107,8 @@ class SampleColumns:
 
 @dataclass(frozen=True, slots=True)
 class JournalPart:
-    """The additions to a profile window since the previous part of its journal. Indices count all entries of the window
-    so far.
+    """The samples, stacks and names that a profile window has gained since the previous part of its journal. Indices
+    count all entries of the window so far.
 
     Attributes:
         renamed: New values of threads by index.

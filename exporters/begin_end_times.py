@@ -27,7 +27,9 @@ def has_times(profile: Profile, samples: I64) -> bool:
 
 
 def place_in_sequence(profile: Profile) -> Profile:
-    """Return the profile with consecutive times: each sample of a thread begins where the previous one ends."""
+    """Return a profile in which the samples of each thread follow each other without gaps, for profiles whose samples
+    have no times.
+    """
     length_ns = sample_lengths(profile, np.arange(len(profile.stack)))
     time_ns = np.empty_like(profile.time_ns)
     order = np.argsort(profile.thread, kind="stable")
@@ -48,7 +50,7 @@ def sample_lengths(profile: Profile, samples: I64) -> I64:
 
 
 def sample_ends(time_ns: I64, length_ns: I64, period_ns: int) -> I64:
-    """Return the end of each sample of one thread.
+    """Return the time at which each sample of one thread ends, in nanoseconds.
 
     A sample ends at the next one if that begins at most one period after the time that the sample stands for. Otherwise
     it ends after that time. It never overlaps the next sample.
@@ -59,7 +61,7 @@ def sample_ends(time_ns: I64, length_ns: I64, period_ns: int) -> I64:
 
 
 def origin_ns(profile: Profile) -> int:
-    """Return the origin of an export format's times: the profile's start, or the first sample if that is earlier."""
+    """Return the time that an export format counts as 0: the profile's start, or an earlier first sample."""
     return min(profile.start_ns, int(profile.time_ns.min(initial=profile.start_ns)))
 
 

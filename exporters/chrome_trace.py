@@ -110,7 +110,7 @@ def _numbers(profile: Profile) -> list[tuple[int, int]]:
 
 
 def _by_thread(profile: Profile, kept: I64) -> Iterator[I64]:
-    """Yield for each track of the Chrome trace the indices of its samples, in time order."""
+    """Yield for each track of the Chrome trace the indices of the samples on it, in time order."""
     pid, tid = np.array(_numbers(profile), np.int64).reshape(-1, 2)[profile.thread[kept]].T
     order = np.lexsort((profile.time_ns[kept], tid, pid))
     pid, tid = pid[order], tid[order]
@@ -119,8 +119,8 @@ def _by_thread(profile: Profile, kept: I64) -> Iterator[I64]:
 
 
 class _Calls:
-    """The profile's stacks as a tree of functions, from which a Chrome trace gets its slices. Addresses of one function
-    under one caller are one node.
+    """The stacks of a profile as a tree of functions, from which the slices (function calls) of a Chrome trace are
+    made. Addresses of one function under one caller are one node.
 
     Attributes:
         tree: Tree of functions; the frame of a node is a function's number.

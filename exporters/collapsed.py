@@ -51,8 +51,8 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 def _by_root(
     profile: Profile, options: ExportOptions
 ) -> dict[tuple[str, ...], list[tuple[int, npt.NDArray[np.int64]]]]:
-    """Group the samples of a profile by the names that their lines begin with: those of process and thread, if the
-    options ask for them.
+    """Group the samples of a profile by the names with which their lines of output begin: those of process and thread,
+    if the options ask for them. Return (leaf node, values) of each sample by names.
 
     Returns:
         For each tuple of names, outermost first, a list of (leaf node of the stack, summed values of its samples).
@@ -73,7 +73,7 @@ def _name(level: Level, options: ExportOptions) -> str:
 
 
 class _NameTree:
-    """A prefix tree of function names, by which lines of output are made in sorted order. Node 0 is its root."""
+    """A prefix tree of function names, from which the lines of output are made in sorted order. Node 0 is its root."""
 
     def __init__(self) -> None:
         self._children: list[dict[bytes, int]] = [{}]

@@ -132,8 +132,8 @@ def render_comparison(comparison: Comparison) -> str:
 
 
 def _changes(comparison: Comparison, functions: list[Function]) -> dict[str, object]:
-    """Return the columns that the page of a comparison shows for each function: its values before and after, in the
-    page's order. Markers have zeros.
+    """Return, for the page of a comparison, columns with each function's values before and after, in the page's order
+    of functions. Markers have zeros.
     """
     known = {
         Function(change.function.place, change.name, change.function.kind): change for change in comparison.functions

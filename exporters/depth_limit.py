@@ -80,7 +80,7 @@ def _shorter(profile: Profile, depth: npt.NDArray[np.int64], half: int) -> Profi
 
 
 def _outer(parent: list[int], depth: npt.NDArray[np.int64], half: int) -> list[int]:
-    """Return for each node of the stack tree at which node the outer part of its stack ends that stays: `half` frames
+    """Return for each node of the stack tree the node at which the kept outer part of its stack ends: `half` frames
     from the root.
     """
     found = [0] * len(parent)

@@ -14,7 +14,7 @@ UNKNOWN = "[unknown]"
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One row of a flame graph: a frame, or one of the functions inlined into it.
+    """One function as a row of a flame graph: a frame, or one of the functions inlined into it.
 
     Attributes:
         name: Name of the function, never "".

@@ -114,8 +114,8 @@ class SharedTables:
         return self._strings.setdefault(text, len(self._strings))
 
     def shared(self) -> dict[str, object]:
-        """Return the tables that all threads of the Firefox profile share. Callers must have added all their strings
-        before.
+        """Return the tables that all threads of the Firefox profile share. The caller must have added all threads
+        before, because they add rows and strings.
         """
         parents = self._tree.parent[1:]
         return {
@@ -136,7 +136,9 @@ class SharedTables:
         return self._lib_rows
 
     def _rows(self, frame: Frame) -> list[int]:
-        """Return the rows of a frame in the Firefox profile's frame table, outermost first."""
+        """Return the rows of the Firefox profile's frame table for one frame, which has several if functions are
+        inlined, outermost first. Missing rows are added.
+        """
         code = frame.kind in (FrameKind.NATIVE, FrameKind.INLINE)
         lib = self._lib(frame.module) if code and frame.module >= 0 else -1
         address = frame.rel - (frame.pc - frame.lookup) if lib >= 0 else -1
@@ -164,8 +166,8 @@ class SharedTables:
         return self._frames.setdefault(row, len(self._frames))
 
     def _symbol(self, frame: Frame, lib: int, address: int) -> int | None:
-        """Return the index in the Firefox profile of the native symbol that contains an address, or None if no symbol
-        table names it.
+        """Return the index in the Firefox profile's symbol table of the native function that contains an address, or
+        None if the function has no name.
         """
         outermost = frame.lines[-1] if frame.lines else None
         if address < 0 or outermost is None or not outermost.system_name or outermost.offset > frame.rel:
@@ -175,8 +177,8 @@ class SharedTables:
         return self._symbols.setdefault(row, len(self._symbols))
 
     def _function(self, function: Function, level: Level, lib: int) -> int:
-        """Return the row of a function in the Firefox profile's function table. The function's source is the first one
-        that is known.
+        """Return the row of the Firefox profile's function table for a function, and add the row if it is missing. Its
+        source is the first one that is known.
         """
         at = self._functions.setdefault(function, len(self._functions))
         if at == len(self._function_rows):
@@ -187,8 +189,8 @@ class SharedTables:
         return at
 
     def _lib(self, index: int) -> int:
-        """Return the row of a file's library in the Firefox profile; all its mappings share it. Its resource has the
-        same index.
+        """Return the row of the Firefox profile's library table for a module's file; all mappings of a file share it.
+        The resource table has the same row numbers.
         """
         module = self._profile.modules[index]
         at = self._libs.setdefault(module.build_id or module.path, len(self._libs))
@@ -310,7 +312,9 @@ def _threads(profile: Profile, tables: SharedTables) -> Iterator[dict[str, objec
 
 
 def _numbers(threads: tuple[ThreadInfo, ...]) -> Iterator[tuple[str, int | str]]:
-    """Yield (pid, tid) of each thread as Firefox Profiler groups them. A reused number gets a suffix: "100.1"."""
+    """Yield the (pid, tid) under which Firefox Profiler shows each thread. If a number occurs twice, the later thread
+    gets a suffix: "100.1".
+    """
     processes: dict[int, dict[object, int]] = {}
     used: dict[tuple[int, int], int] = {}
     for thread in threads:

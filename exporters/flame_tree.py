@@ -146,8 +146,8 @@ def _by_name(level: Level, outermost: bool) -> bool:
 
 
 def _by_calls(profile: Profile, level: Level, outermost: bool, called: Sequence[Level]) -> bool:
-    """Return True for a frame that belongs to a program's start because of what it calls: a stripped program's
-    `_start`, libc's `start_thread` without a symbol, and the `main` of Rust.
+    """Return True for a frame without a known name that starts a program or thread, as its callee shows: a stripped
+    program's `_start`, libc's `start_thread`, and the `main` of Rust.
     """
     if level.kind != FrameKind.NATIVE or level.module < 0:
         return False
@@ -392,7 +392,9 @@ def build_flame_tree(profile: Profile, options: ExportOptions) -> FlameTree:
 
 
 def _weights(parent: list[int], totals: Iterable[tuple[int, int, Sequence[int]]]) -> tuple[list[int], list[bool]]:
-    """Return for each node of a stack tree the primary value at or below it, and whether a sample is there."""
+    """Return two lists for the nodes of a stack tree: the primary value at or below each node, and whether any sample
+    is at or below it.
+    """
     weight = [0] * len(parent)
     used = [False] * len(parent)
     for _, leaf, values in totals:
@@ -406,7 +408,7 @@ def _weights(parent: list[int], totals: Iterable[tuple[int, int, Sequence[int]]]
 
 
 def _add_samples(tree: FlameTree, profile: Profile, merged: npt.NDArray[np.int64]) -> None:
-    """Fill the sample columns of the flame graph's tree.
+    """Fill those columns of the flame graph's tree that describe single samples.
 
     Args:
         merged: (nodes of the profile,) node of the tree that each became.

@@ -112,8 +112,8 @@ def _unit(values: I64, period: int) -> int:
 
 
 def _rounded(values: I64, row: I64, unit: int) -> I64:
-    """Return values divided by a unit and rounded, with the rounding error of each carried over to the next one of the
-    same row. So sums over a row stay exact to half a unit.
+    """Return values divided by a unit and rounded. The rounding error of each value is added to the next value of the
+    same row, so that the sum of a row is exact to half a unit.
     """
     if unit == 1:
         return values

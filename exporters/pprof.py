@@ -76,8 +76,8 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 
 
 def _merges(profile: Profile, tables: PprofTables) -> dict[int, bytes]:
-    """Return by the index of a marker frame for an incomplete merge of interpreter frames the encoded pprof label that
-    says so.
+    """Return the encoded pprof label for each marker frame that says why interpreter frames were merged only in part,
+    by the frame's index.
     """
     return {
         at: tables.label("merge", frame.title.strip("[]").removeprefix("merge: "))

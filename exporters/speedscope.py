@@ -114,8 +114,8 @@ def _title(profile: Profile) -> str:
 
 
 def _frames(profile: Profile, options: ExportOptions) -> tuple[list[dict[str, str | int]], list[bytes]]:
-    """Return speedscope's shared.frames, and for each entry of Profile.frames its indices there as JSON, outermost
-    first.
+    """Return speedscope's list shared.frames, and for each frame of the profile its functions' indices in that list as
+    JSON, outermost first.
     """
     index: dict[Function, int] = {}
     seen: list[Counter[tuple[str, str, int]]] = []

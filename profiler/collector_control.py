@@ -98,8 +98,8 @@ class FlushProtocol:
         return min(*self._wanted, self.given_ns + self._every_ns, self.limit_ns)
 
     def bound(self, now_ns: int) -> int:
-        """Return the time up to which the collector may yield samples at now_ns: the first requested flush, the end of
-        the recording, or now_ns. Only for the collector.
+        """Return the time up to which the collector may yield samples: the first requested flush, the end of the
+        recording, or now_ns, whatever is first. Only the collector calls this.
         """
         return max(min(*self._wanted, now_ns, self.limit_ns), self.given_ns)
 
@@ -122,8 +122,8 @@ class FlushProtocol:
             return len(self._wanted) < len(before)
 
     def is_end_near(self, at_ns: int, every_ns: int) -> bool:
-        """Return True if the recording has ended before the planned end of a window, or so soon after it that the rest
-        must belong to that window.
+        """Return True if the recording has ended before the planned end of a window, or so shortly after it that no
+        further window is worthwhile.
 
         Args:
             at_ns: Planned end of the window.
@@ -137,7 +137,7 @@ class FlushProtocol:
 
 
 class Stride:
-    """A factor by which sampling times are left out, which all collectors of a recording share.
+    """A factor by which all collectors of a recording take fewer samples than their rate says, to save processor time.
 
     Any thread that enforces a budget may change it. Collectors read it before each use.
 

@@ -102,7 +102,7 @@ after that.
 
 
 def selectable() -> tuple[FrameSource, ...]:
-    """Return the frame sources for --unwind in the order in which the unwinder tries them."""
+    """Return the frame sources that the option --unwind accepts, in the order in which the unwinder tries them."""
     return tuple(source for source in FRAME_SOURCES if source.name == source.option)
 
 
@@ -263,7 +263,7 @@ def is_confined(sandbox: bool | None, symbols: Sequence[str] = ()) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackOptions:
-    """Options that tell how stacks are read and shown.
+    """Options that say how stacks are unwound and which frames are shown.
 
     Attributes:
         stack_size: Maximum number of bytes of a stack that are copied at a stop.

@@ -41,7 +41,7 @@ POLLING_NOTE = make_note("children_polled")
 
 
 class ChildFinder(Protocol):
-    """A finder of the child processes of recorded processes.
+    """The protocol of an object that finds the child processes of recorded processes.
 
     Attributes:
         note: A note for the summary, or None.
@@ -54,7 +54,7 @@ class ChildFinder(Protocol):
     def event_fd(self) -> int: ...
 
     def find_children(self, pids: Iterable[int]) -> list[int]:
-        """Return the pids of processes that may be new children of these ones. Some may have ended."""
+        """Return the pids of processes that may be new children of the given processes. Some may have ended."""
         ...
 
     def close(self) -> None: ...

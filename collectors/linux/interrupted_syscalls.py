@@ -168,7 +168,7 @@ _INT = 0xFFFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class ShortCall:
-    """A system call that has returned less than was requested, as a stop found it.
+    """A system call that was interrupted by a stop and has returned less than was requested.
 
     Attributes:
         name: Name of the call.
@@ -245,8 +245,8 @@ def _waits_for_all(name: str, flags: int) -> bool:
 
 
 def _ends_of(name: str) -> tuple[int, ...]:
-    """Return the kinds of files (stat.S_IF...) for which a short result of a system call is normal, because they accept
-    only as much as they have room for.
+    """Return the types of files (stat.S_IF...) at which a system call may transfer less than was requested without a
+    stop, because the file has no room for more.
 
     A copy does not wait for more room in a pipe. A write to a disk does not wait in a way that a stop would end.
     """
@@ -330,8 +330,8 @@ _INTERRUPT_STOP = signal.SIGTRAP | libc.PTRACE_EVENT_STOP << 8
 
 
 class InterruptedCalls:
-    """The repair of system calls that stops have interrupted: it restarts a call where possible, or finds out if the
-    stop has cut it short. It serves one stopped thread at a time.
+    """The repair of system calls that stops have interrupted. It restarts a call where possible, and otherwise finds
+    out if the stop has cut the call short. It serves one stopped thread at a time.
     """
 
     def __init__(self, ptrace: libc.PtraceCalls, diagnostics: Diagnostics) -> None:
@@ -378,7 +378,7 @@ class InterruptedCalls:
         regset.put_call(number)
 
     def check_release(self, tid: int, found: ShortCall | None) -> bool:
-        """Return True if the stop has cut the thread's system call short, and count it."""
+        """Return True if a stop has cut the system call of a released thread short, and count the case."""
         if found is None or can_end_by_itself(found, tid):
             return False
         self._diagnostics.count(f"system_call_cut_short:{found.name}")

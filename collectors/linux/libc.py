@@ -180,8 +180,8 @@ class PtraceCalls:
         return info[_SI_STATUS] if info[_SI_SIGNO] else 0
 
     def stop_reason(self, tid: int) -> int:
-        """Return the stop status of a thread in the form of poll_stop(), from its siginfo. It is for a stop whose
-        status another component has collected. 0 if the thread is not stopped.
+        """Return the stop status of a thread from its siginfo, in the form of poll_stop(); 0 if the thread is not
+        stopped. It is for a stop whose wait status another component has collected.
         """
         if _ptrace(PTRACE_GETSIGINFO, tid, 0, self._info_at) != 0:
             return 0
@@ -195,8 +195,8 @@ class PtraceCalls:
         return int(_sigtimedwait(self._chld_at, None, self._timeout_at)) > 0
 
     def raise_priority(self) -> None:
-        """Run the sampling thread before all other threads until restore_priority(), if permitted (CAP_SYS_NICE),
-        because a stopped target waits.
+        """Give the calling sampling thread precedence over all other threads until restore_priority(), if permitted
+        (CAP_SYS_NICE), because stopped threads wait for it.
         """
         if self.raises_priority and not self._hurrying:
             if _setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, self._first_at) == 0:
@@ -237,10 +237,10 @@ class Arena:
 
 
 class Gatherer:
-    """A reader of many spans of a process into preallocated memory, while a thread is stopped. Implements
+    """A reader of many memory ranges of a process into preallocated memory, while a thread is stopped. Implements
     model.interpreter_frame_reading.Gather.
 
-    The data stays valid until the next start_reads(). What is read may lead the reader in circles while a thread is
+    The data stays valid until the next start_reads(). Broken data may lead the reader in circles while a thread is
     stopped. So after _FREE_CALLS calls and _BUDGET_NS of processor time nothing more is read.
     """
 
@@ -252,7 +252,7 @@ class Gatherer:
         self._pid = self._used = self._calls = self._end_ns = self._end_cpu_ns = 0
 
     def start_reads(self, pid: int) -> None:
-        """Start to read spans of memory of a process or thread."""
+        """Begin the reads for one stop of a thread: drop earlier data and reset the time limit."""
         self._pid, self._used, self._calls = pid, 0, 0
 
     def _late(self) -> bool:

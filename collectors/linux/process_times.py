@@ -106,7 +106,8 @@ def read_boot_ticks() -> int:
 
 @dataclass(slots=True)
 class MatchingThreads:
-    """The threads of one process, and the processor time for which their names matched a pattern.
+    """The threads of one process whose names match a pattern, and the processor time that they have used while their
+    names matched.
 
     Attributes:
         total_ns: Time of the threads that matched, including threads that have ended.
@@ -141,7 +142,7 @@ class MatchingThreads:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Processor time in nanoseconds: own_ns of the recorded processes, children_ns of their children that are not
+    """Processor time in nanoseconds: own_ns of recorded processes, and children_ns of their children that are not
     recorded.
     """
 
@@ -156,7 +157,7 @@ NOTHING = Spent()
 
 
 class UnfollowedChildren:
-    """A meter of the processor time of children that are not recorded.
+    """A meter for the processor time of child processes that are not recorded because children are not followed.
 
     Args:
         pids: Pids of the recorded processes. Their time counts from now on.
@@ -172,9 +173,10 @@ class UnfollowedChildren:
         self._last = dict(self._first)
 
     def read_times(self, force: bool = False) -> None:
-        """Read the current processor times of children, unless the budget is used up and `force` is False.
+        """Read the current processor times of unrecorded child processes, unless reading has used its time budget and
+        `force` is False.
 
-        The last read counts for a process that has ended.
+        For a process that has ended, the last reading counts.
         """
         if self._clock() < self._not_before and not force:
             return

@@ -160,7 +160,9 @@ def parse_state(stat: bytes) -> str:
 
 
 class ProcDir:
-    """The directory /proc/PID of a process. Every method raises ProcessLookupError once the process has ended."""
+    """The directory /proc/PID of a process as an open descriptor. Every method raises ProcessLookupError after the
+    process has ended.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

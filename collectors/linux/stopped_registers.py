@@ -97,7 +97,8 @@ class Regset:
         return any(code(pc - len(each), len(each)) == each for each in self.arch.kernel.syscall_codes)
 
     def restarts(self, code: Callable[[int, int], bytes]) -> bool:
-        """Return True if the kernel has prepared to run the stopped thread's system call again.
+        """Return True if the kernel will run the interrupted system call of the stopped thread again when the thread
+        continues.
 
         Then pc is at a system call instruction. The result register contains no result, but on x86 the call's number.
         """
@@ -115,8 +116,8 @@ class Regset:
         self.words[self._pc] = self.pc - code
 
     def leave_call(self) -> int:
-        """Mark the stopped thread as in no system call, so that the result is final. Return the call number for
-        put_call().
+        """Mark the stopped thread as being in no system call, so that the kernel does not restart the call. Return the
+        call's number, which put_call() restores.
         """
         slot = self.arch.kernel.syscall_number
         number, self.words[slot] = self.words[slot], self.arch.mask

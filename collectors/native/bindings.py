@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 
 class StopEnding(IntEnum):
-    """The state in which the compiled sampling loop left a thread after a stop."""
+    """The state of a thread after the compiled sampling loop has tried to stop and sample it."""
 
     TAKEN = 0  # copied, and it runs again
     HELD = 1  # it is stopped

@@ -131,10 +131,11 @@ class PtraceCollector:
         return self._sampler.refused
 
     def batches(self) -> Iterator[SampleBatch]:
-        """Yield batches of samples; the first one after the first sampling time, so that learning begins.
+        """Yield batches of samples. The first batch comes after the first sampling time, so that the sizes of stack
+        copies are learned early.
 
         Samples wait for others for HOLD times flush_s. They wait only for flush_s if a process, a module or a thread is
-        new to the worker, or if a walk has found that more must be copied.
+        new to the worker, or if unwinding has found that more must be copied.
         """
         scheduler, targets = self._scheduler, self._targets
         sign = self._builder.take_batches()[0]
@@ -187,7 +188,9 @@ class PtraceCollector:
         yield from split_at_flushes(handover, batches, reached_ns, complete)
 
     def _flush_completed(self) -> Iterator[SampleBatch]:
-        """Yield the batches of samples collected so far, within a round. A flush is acknowledged after its batch."""
+        """Yield the batches of the samples collected so far, in the middle of a round. A requested flush is
+        acknowledged after its batch.
+        """
         return self._completed(self._flush())
 
     def _find(self) -> None:
@@ -202,7 +205,7 @@ class PtraceCollector:
         self._targets.count_rounds()
 
     def _passed(self) -> None:
-        """Update the accounts of processor time after some rounds of samples, or after a wait without a round."""
+        """Update the accounts of processor time, after some rounds of samples or after a wait without any."""
         self._account()
         if self._targets.fresh:
             self._targets.fresh = False
@@ -218,8 +221,8 @@ class PtraceCollector:
             self._targets.settle_young(self._accounts.spent_ns)
 
     def _look_after(self, most_ns: int) -> bool:
-        """Sample and release threads that stop later than expected, for at most this many nanoseconds. Return False if
-        there are none.
+        """Sample and release threads whose stops take longer than expected, for at most this many nanoseconds. Return
+        False if there are no such threads.
         """
         if not self._stopper.stopped_threads:
             return False
@@ -267,7 +270,7 @@ class PtraceCollector:
         self._scheduler.clock.note_pause(self._stopper.stopped_ns - stopped_before)
 
     def _visit(self) -> None:
-        """Begin to pin the sampler to one processor after the other if that gives better samples (see OnCpuTurns)."""
+        """Begin to pin the sampler to one processor after the other, if samples are better then (see OnCpuTurns)."""
         if self._sampler.turns.start_visit(self._targets.by_pid, self._targets.brief):
             self._scheduler.set_visits(len(self._sampler.turns.visited))
 
@@ -300,8 +303,8 @@ class PtraceCollector:
         return thread
 
     def _to_look_at(self) -> list[TracedProcess]:
-        """Return the processes whose threads this round checks: all of them, or none if only the displaced thread is
-        sampled and was already found.
+        """Return the processes whose threads are checked in this round. There are none if only the displaced thread is
+        sampled in the round and it was already found.
         """
         targets, turns = list(self._targets.by_pid.values()), self._sampler.turns
         done = turns.must_search and not turns.is_for_steady and all(target.is_searched for target in targets)
@@ -341,7 +344,9 @@ class PtraceCollector:
         return batches
 
     def _rest(self) -> None:
-        """Release the threads that are still stopped, because other components now use the sampler's thread."""
+        """Release all threads that are still stopped, because the caller of batches() runs next in the sampler's
+        thread.
+        """
         deadline = time.monotonic_ns() + _FREE_NS
         while time.monotonic_ns() < deadline and self._look_after(_PENDING_SLEEP_NS):
             pass
@@ -368,7 +373,7 @@ class PtraceCollector:
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """The recorded processes that have not ended and do not descend from another recorded one."""
+        """The recorded processes that have not ended and that descend from no other recorded process."""
         roots = self._targets.roots
         return tuple(pid for pid, root in roots.items() if pid == root or root not in roots)
 
@@ -421,8 +426,8 @@ class PtraceCollector:
 
 
 def _seldom(threads: int) -> tuple[Note, ...]:
-    """Return a note for the summary about threads that are stopped seldom, because stops cut their system calls short.
-    `threads` is their number.
+    """Return a note for the summary about threads that are stopped only seldom, because stops would cut their system
+    calls short. `threads` is their number.
     """
     if not threads:
         return ()

@@ -47,8 +47,8 @@ _kept: weakref.WeakSet[OuterStack] = weakref.WeakSet()
 
 @dataclass(slots=True, eq=False)
 class DeepStack:
-    """The state of one thread whose stack is longer than what one stop copies. The outer part is read separately, while
-    the thread runs.
+    """The state of one thread with a deep stack, that is one longer than a stop may copy. Its outer part is read
+    separately, while the thread runs.
 
     Attributes:
         outer: The part of the stack that was read while the thread ran.
@@ -74,8 +74,10 @@ class DeepStack:
     _turn: itertools.count[int] = field(default_factory=itertools.count)
 
     def choose_copy(self, base: int, max_bytes: int) -> int:
-        """Return how many bytes of a deep stack a stop copies, starting at `base`. It is `max_bytes` if the outer part
-        will be read again.
+        """Return how many bytes of a deep stack the next stop copies, starting at `base`.
+
+        If the outer part must be read again, it is `max_bytes`. Otherwise it is what unwinding needed up to now, at
+        least up to the outer part that is already known.
         """
         outer = self.outer
         if self.bridged:
@@ -85,11 +87,11 @@ class DeepStack:
         return min(max_bytes, max(self.reach, outer.avma + _OVERLAP - base))
 
     def choose_ranges(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts (avma, size) of a deep stack that a stop reads in addition to its copy, to see if the outer
-        part has changed.
+        """Return the memory ranges (avma, size) of a deep stack that a stop reads in addition to its copy, to check if
+        the outer part has changed.
 
-        They are places at equal distances, which differ at each stop, the places that walks needed and did not find,
-        the part next to the copy, and the outermost part.
+        They are places at equal distances, which differ at each stop, the places that unwinding needed and did not
+        find, the part next to the copy, and the outermost part.
         """
         last = max(first, end - _END)
         stride = max((last - first) // _SPOTS & -8, _SPOT)
@@ -100,7 +102,9 @@ class DeepStack:
         return [(low, high - low) for low, high in ahead if low < high]
 
     def is_joined(self, base: int, size: int) -> bool:
-        """Return True if a copy of a deep stack overlaps what was read before, or if that is not needed."""
+        """Return True if a copy of a deep stack overlaps the outer part that was read earlier, or if no overlap is
+        needed.
+        """
         if self.bridged:
             return True
         return self.outer is not None and not self.due and base + size >= self.outer.avma + _OVERLAP
@@ -132,7 +136,7 @@ class DeepStack:
         _kept.add(self.outer)
 
     def learn(self, beyond: StackBeyondCopy, reached_root: bool, missing: int, max_bytes: int, needed: int = 0) -> bool:
-        """Learn from the walk of a sample how much of a deep stack to copy.
+        """Learn from an unwound sample how much of a deep stack a stop must copy.
 
         Args:
             beyond: The long stack's data in the sample.

@@ -44,7 +44,7 @@ class PythonCheck(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The spacing of the sampling times of a SamplingClock, as the compiled sampling loop gets it.
+    """The sampling times of a recording as the compiled sampling loop gets them.
 
     Attributes:
         period_ns: Time between two sampling times in nanoseconds.
@@ -141,8 +141,8 @@ class NativeRounds:
         return not (self._stopper.stopped_threads or self._turns.visited or self._builder.full or self._undecoded)
 
     def is_running_on(self, target: TracedProcess) -> bool:
-        """Return True if the compiled sampling loop may also sleep until sampling times. It may not if other Python
-        threads need the GIL.
+        """Return True if the compiled sampling loop may also sleep until the sampling times of later rounds. It may not
+        if other Python threads need the GIL.
         """
         return libc.can_read_without_gil() and self.is_usable(target)
 
@@ -233,7 +233,7 @@ class NativeRounds:
         self._learn_our_turn()
 
     def _say_our_turn(self) -> None:
-        """Tell the compiled sampling loop when the sampler's turn on its processor began in this round."""
+        """Tell the compiled sampling loop at what time the sampler got its processor in this round."""
         began, rounds = self._turns.turn_start_ns, self._rounds
         rounds.own_is_read, rounds.own_began_ns = began is not None, max(began or 0, 0)
         rounds.own_is_wanted = self._turns.is_wanted
@@ -243,8 +243,8 @@ class NativeRounds:
         self._turns.set_turn(bool(rounds.own_is_read), rounds.own_began_ns, bool(rounds.own_is_wanted))
 
     def _goes_on(self, target: TracedProcess) -> bool:
-        """Return True if the compiled sampling loop may continue its round after Python has checked one thread of
-        it.
+        """Return True if the compiled sampling loop may continue the current round after Python has checked one of the
+        threads.
         """
         spaces, stopper, turns = target.spaces, self._stopper, self._turns
         is_same = spaces.current is self._space and spaces.settled
@@ -264,8 +264,8 @@ class NativeRounds:
         call(address_of(rounds))
 
     def _unclaimed(self) -> StoppedThread | None:
-        """Return a thread that the compiled sampling loop left stopped when an exception arrived, and that Stopper does
-        not know yet.
+        """Return a thread that the compiled sampling loop has left stopped because an exception arrived, if Stopper
+        does not know the thread yet.
         """
         rounds = self._rounds
         if self._is_handed_over or rounds.why != ReturnReason.STOPPED or not rounds.samples_count:
@@ -278,8 +278,8 @@ class NativeRounds:
         )
 
     def _place(self, target: TracedProcess) -> Outcome | None:
-        """Complete the stop of a thread that the compiled sampling loop left stopped, and add the new samples to the
-        batch.
+        """Finish the stop of a thread that the compiled sampling loop has left stopped, and add the loop's new samples
+        to the batch.
         """
         rounds, rows, builder, stopper = self._rounds, self._rows, self._builder, self._stopper
         outcome: Outcome | None = None
@@ -353,7 +353,9 @@ class NativeRounds:
         self._stopper.copy.take_frames(each.thread, each.lane, each.came, each.offset, read)
 
     def _left(self) -> Sequence[Check] | None:
-        """Return the checks of the current round that were not made yet."""
+        """Return those checks of the current round that the compiled sampling loop has not made yet, or None if it has
+        made all.
+        """
         rounds, rows = self._rounds, self._rows
         return rows.checks[rounds.check : rows.behind[rounds.due]] if rounds.under_way else None
 

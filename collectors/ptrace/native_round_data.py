@@ -45,7 +45,7 @@ _COUNT = struct.Struct("=Q")
 
 @dataclass(frozen=True, slots=True)
 class FramesRead:
-    """The plan of which interpreter data to read in a stop, and a function that returns what was read."""
+    """The plan that says which interpreter data a stop reads, and a function that returns the data that was read."""
 
     plan: FrameReadPlan
     gather: Gather
@@ -116,7 +116,8 @@ class Round(NamedTuple):
 
 
 class NativeRows:
-    """The structures that Python and the compiled sampling loop share: Python fills in the work, the loop the samples.
+    """The structures that Python and the compiled sampling loop share: Python writes which threads to check, the loop
+    writes the samples.
 
     Attributes:
         rounds: The structure whose address the loop gets; it refers to all others.
@@ -262,7 +263,9 @@ class NativeRows:
         return address_of(row), size
 
     def make_frames_read(self, came: SampleRow, planned: Plan) -> FramesRead:
-        """Return the memory with interpreter frames that the compiled sampling loop has read for a sample."""
+        """Return a function that returns the interpreter data which the compiled sampling loop has read for a sample,
+        with the plan of the reading.
+        """
         plan, size = planned
         return FramesRead(plan, StopReads(self._memory, came.frames - self._arena.address, size))
 
@@ -279,7 +282,9 @@ class NativeRows:
 
 
 def _is_usual(thread: Thread, arch: Arch, pac_known: bool) -> bool:
-    """Return True if the compiled sampling loop may sample a thread, apart from its interpreter frames."""
+    """Return True if the compiled sampling loop can sample a thread, whose stack and registers are of the usual kind.
+    Interpreter frames are not considered.
+    """
     return (
         thread.shape.home is not None
         and thread.last_sp > 0

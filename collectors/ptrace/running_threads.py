@@ -145,8 +145,8 @@ class OnCpuTurns:
     def note_arrival(self) -> None:
         """Note that a sampling time has come: the sampler has slept and has a processor again.
 
-        The start of its turn is read at once if the last round needed it, because a tick of the kernel's timer changes
-        the number. Most rounds do not need it.
+        The start of its turn on the processor is read at once if the last round needed it, because a tick of the
+        kernel's timer changes the number. Most rounds do not need it.
         """
         self._visits += 1
         self._is_read = False
@@ -168,8 +168,8 @@ class OnCpuTurns:
 
     @property
     def turn_start_ns(self) -> int | None:
-        """Time at which the sampler got its processor; -1 if the kernel does not report it, None if it was not read in
-        this round.
+        """The time at which the sampler got its processor for this round; -1 if the kernel does not report it, None if
+        it was not read.
         """
         return self._began_ns if self._is_read else None
 
@@ -184,8 +184,8 @@ class OnCpuTurns:
         self._is_read, self._began_ns = is_read, began_ns or -1
 
     def count_checks(self, thread: Thread, checks: int, waiting: int) -> None:
-        """Add the checks that the compiled sampling loop made of a thread to the counts that decide whether processors
-        are visited in turn. Nothing is counted for a thread that rarely leaves its processor.
+        """Add the compiled sampling loop's checks of a thread to the counts that decide whether the sampler moves from
+        processor to processor. A thread that rarely leaves its processor is not counted.
 
         Args:
             thread: The checked thread.
@@ -197,7 +197,7 @@ class OnCpuTurns:
             self._unsure += waiting
 
     def end_turn(self) -> None:
-        """Allow the sampler to run on all processors again, after a round of samples."""
+        """Allow the sampler to run on all processors again after a round of samples."""
         if self.visited:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, self._allowed)
@@ -294,7 +294,7 @@ class OnCpuTurns:
 
     @property
     def is_for_steady(self) -> bool:
-        """True if this round also samples threads that rarely leave their processor, wherever they run."""
+        """True if this round also samples threads that rarely leave their processor, on whatever processor they run."""
         return not self.visited or self._visits % len(self.visited) == 0
 
     @property

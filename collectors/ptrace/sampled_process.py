@@ -267,7 +267,7 @@ class TracedProcess:
         return self._count
 
     def _meet(self, tid: int) -> Thread:
-        """Add a new thread of the process to its known threads and return it.
+        """Create the state of a thread of the process that is seen for the first time, and return it.
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -290,14 +290,14 @@ class TracedProcess:
 
     @property
     def is_searched(self) -> bool:
-        """True if find_displaced() looks among the threads of this process for the one that the sampler pushed off its
-        processor. It does not if they are too many or selected by name.
+        """True if find_displaced() searches the threads of this process for the thread that had the sampler's processor
+        before. It does not if there are too many threads or they are selected by name.
         """
         return self._options.thread is None and 0 < self._count <= _FEW
 
     def find_displaced(self, is_displaced: Callable[[bytes], bool]) -> Thread | None:
-        """Return the thread that the sampler displaced from its processor, according to /proc/TID/sched. The search
-        begins with the youngest thread.
+        """Return the thread that ran on the sampler's processor until the sampler took it (a displaced thread), by
+        /proc/TID/sched. The search begins with the youngest thread.
 
         It returns None if threads are selected by name, or if there are too many.
 
@@ -313,7 +313,7 @@ class TracedProcess:
         return None
 
     def _newcomer(self, tid: int) -> Thread:
-        """Add a thread that must be sampled now, before the next update() would find it, and return it.
+        """Create the state of a thread that must be sampled now, before the next update() would find it, and return it.
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -394,7 +394,7 @@ class TracedProcess:
         return ThreadInfo(self.pid, tid, name, self.name, started, self.started)
 
     def _left(self, thread: Thread) -> None:
-        """Close the files of a thread that has ended."""
+        """Close the /proc files of a thread that has ended."""
         thread.close()
         self._lives.note_end(thread.tid, thread.started)
         name = self.reader.left(thread.tid) if self.reader is not None else ""

@@ -69,8 +69,8 @@ class ShortThreads:
         self._others += sampled
 
     def update_share(self, now_ns: int, spent_ns: int) -> None:
-        """Update the share in which young runnable threads are sampled; `spent_ns` is the tree's processor time since
-        the recording began.
+        """Compute in which share of the cases a young runnable thread is sampled; `spent_ns` is the tree's processor
+        time since the recording began.
         """
         elapsed = now_ns - self._since_ns
         if self._since_ns < 0:
@@ -100,7 +100,7 @@ switches.
 
 @dataclass(eq=False, slots=True)
 class ProcessorShare:
-    """A runnable thread's share of a processor.
+    """The share of its runnable time in which a thread has a processor; the rest of that time it waits for one.
 
     Attributes:
         young: Threads of the same processes whose share is not known yet.
@@ -155,7 +155,7 @@ _GROWTH = 16 << 10
 
 @dataclass(slots=True)
 class StackShape:
-    """The known extent of a thread's stack.
+    """The known facts about the stack of one thread: its mapping, and which part of it unwinding needs.
 
     Attributes:
         most: Maximum copy in bytes (--stack-size).
@@ -197,7 +197,7 @@ class StackShape:
         return base, min(length, self.most)
 
     def length(self, sp: int, region_at: RegionAt) -> tuple[int, int]:
-        """Return (avma, size) of the stack that a thread with this sp runs on, as far as it may be needed."""
+        """Return (avma, size) of the stack on which a thread with this sp runs, as far as unwinding may need it."""
         base = max(sp - RED_ZONE, 0) & ~7
         if self.is_home(sp, region_at):
             assert self.home is not None
@@ -392,7 +392,7 @@ class Thread:
 
     @property
     def reads(self) -> bool:
-        """True if the interpreter frames of the thread are to be copied in stops."""
+        """True if stops must copy the interpreter frames of the thread."""
         return self.reader is not None and self.reader.reads
 
     def note_wakeup(self) -> None:

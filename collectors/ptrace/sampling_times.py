@@ -119,7 +119,7 @@ class Scheduler:
             self._due_ns = None
 
     def _due(self, now: int) -> int:
-        """Return the monotonic time of the next sample in nanoseconds."""
+        """Return the monotonic time in nanoseconds at which the next sample is due."""
         if self._due_ns is None:
             self._due_ns = self.clock.next_due(now + REST_NS)
         return self._due_ns
@@ -175,7 +175,7 @@ class Scheduler:
 
     @property
     def is_sign_due(self) -> bool:
-        """True if an empty batch must be yielded, to show the consumer that the collector is alive."""
+        """True if an empty batch must be yielded now, so that the consumer sees that the collector is alive."""
         return time.monotonic_ns() - self._alive_ns >= self._soon_ns
 
     def note_flush(self, samples: bool) -> None:
@@ -234,7 +234,7 @@ class _ThreadTime:
 
 
 class _Row(NamedTuple):
-    """Time that a thread spent in one state (RUNNING or SLEEPING), for which there is no new sample."""
+    """The time that a thread has spent in one state (RUNNING or SLEEPING) and for which there is no new sample."""
 
     key: ThreadKey
     kind: SampleKind
@@ -327,8 +327,8 @@ class WallTimes:
         return [some_ns if self._has_running else 0, passed_ns - some_ns]
 
     def _fold_short(self, time_ns: list[int], *has_stack: bool) -> None:
-        """Move less than a sampling period of time from a state without a stack to the other state, if that one has a
-        stack.
+        """Give time in a state without a sample, if it is shorter than a sampling period, to the thread's other state,
+        if that one has a sample.
         """
         for state, other in ((RUNNING, SLEEPING), (SLEEPING, RUNNING)):
             if has_stack[other] and not has_stack[state] and time_ns[state] < self._period_ns:
@@ -378,7 +378,7 @@ class _Lanes:
 
 
 def _stackless(rows: list[_Row]) -> SampleBatch:
-    """Return a batch of samples for which no stack was copied."""
+    """Return a batch of rows for time without samples: they have no stack and no registers."""
     keys, kinds, states, since, lengths = zip(*rows, strict=True)
     pid, tid, started = (np.array(column, np.int64) for column in zip(*keys, strict=True))
     kind = np.array(kinds, np.uint8)

@@ -41,7 +41,7 @@ _BOUNDS = struct.Struct("=QQ")
 
 
 class GoroutineCopy:
-    """The goroutine of the thread that was stopped last.
+    """The goroutine that the last stopped thread ran, and copies of its stack.
 
     Attributes:
         own_end: End of the stack on which the thread is, 0 if Go does not know it.
@@ -155,9 +155,10 @@ _SPOT_BYTES = 256 << 10
 
 
 class StackCopy:
-    """The latest copy of a thread's stack, in the unused part of the builder's memory.
+    """The copy of the stack of the last stopped thread, in the unused part of the builder's memory.
 
-    If a thread is on another stack than its home stack, there is a second part of the home stack.
+    If the thread is on another stack than its home stack (on which it usually runs), there is a second copy with a part
+    of the home stack.
     """
 
     def __init__(
@@ -237,8 +238,8 @@ class StackCopy:
                 self._builder.set_chain(lane, chain)
 
     def warm_up(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
-        """Make a trial copy of a thread's stack, so that caches and the plan for interpreter data are ready for the
-        real one.
+        """Copy a thread's stack before the thread is stopped, so that caches and the plan for interpreter data are
+        ready for the copy in the stop.
         """
         self.copy_stack(thread, spaces, sp)
         if thread.reader is not None:
@@ -291,9 +292,10 @@ class StackCopy:
             self._piece_size = max(got, 0)
 
     def _begin_deep(self, thread: Thread, length: int) -> int:
-        """Begin the copy of a stack that is longer than the limit for copies, and return how many bytes of it to copy.
+        """Begin to copy a deep stack, that is one longer than the limit for copies, and return how many bytes of it to
+        copy.
 
-        That is the limit for a thread with an interpreter. For others it is less while the outer part of the stack is
+        For a thread with an interpreter that is the limit. For others it is less while the outer part of the stack is
         known from an earlier copy.
         """
         self._length = length
@@ -308,7 +310,9 @@ class StackCopy:
             self._spotted = self._spots(self._spans)
 
     def _beyond(self, thread: Thread) -> StackBeyondCopy:
-        """Return what is known about the outer part of the deep stack that was just copied. Its thread runs again."""
+        """Return what is known about the outer part of the deep stack that was just copied. The thread runs again when
+        this is called.
+        """
         deep, word = thread.deep, thread.arch.word
         deep.longest = max(deep.longest, self._length)
         spots = pieces(self._spans, self._spotted)

@@ -72,7 +72,9 @@ class Targets:
         self._unseen: DelayedRemoval[int] = DelayedRemoval()
 
     def _of_fresh(self, next_id: Callable[[], int]) -> int:
-        """Return the identifier of a new address space, and set `fresh` because the worker does not know it yet."""
+        """Return the identifier for a new address space, and note that the worker does not know the address space yet
+        (`fresh`).
+        """
         self.fresh = True
         return next_id()
 
@@ -160,7 +162,9 @@ class Targets:
         return self._root_of.get(pid, pid)
 
     def count_rounds(self, rounds: int = 1) -> None:
-        """Count rounds of samples. In each, every thread of a process counts for one sampling time."""
+        """Count rounds of samples for all processes. In each round, every thread of a process counts for one sampling
+        time.
+        """
         for young in self._young.values():
             young.rounds += rounds
 

@@ -85,7 +85,7 @@ class ThreadSampler:
         self._stopper.restore_priority()
 
     def look_at_modules(self, target: TracedProcess) -> None:
-        """Read the mappings of a process, because the last sample needs an unknown one.
+        """Read the mappings of a process again, because the last sample refers to a mapping that is not known.
 
         Raises:
             ProcessLookupError: The process has ended.
@@ -238,7 +238,7 @@ Flush = Callable[[], Iterable[SampleBatch]]
 
 
 class RestOfRound(NamedTuple):
-    """The part of a round of samples that the compiled sampling loop has left for Python.
+    """The part of a round of samples that the compiled sampling loop could not do and Python must finish.
 
     Attributes:
         target: The process.
@@ -375,7 +375,7 @@ class ThreadRounds:
                 self._targets.describe_thread(target, thread)
 
     def _conclude(self, target: TracedProcess, thread: Thread, outcome: Outcome) -> None:
-        """Handle the outcome of a stop that the compiled sampling loop began and Python finished."""
+        """Update a thread's state after a stop that the compiled sampling loop began and Python finished."""
         if self._sampler.handle_outcome(thread, outcome):
             self._quick.taken.add(thread)
         if target.spaces.stale:

@@ -55,8 +55,8 @@ class StopGuard:
             self._old_sigchld = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def enter(self) -> None:
-        """Block signals and the garbage collector while threads are stopped. The caller calls it inside the try block
-        whose finally calls leave().
+        """Block signals and the garbage collector while threads are stopped. The caller does this inside the try block
+        whose finally part calls leave().
         """
         self._gc = gc.isenabled()
         self._entered = True
@@ -171,7 +171,7 @@ class Stopper:
         return self._await(held)
 
     def _abandon(self, tid: int) -> None:
-        """Detach from a seized thread about which nothing is known. If it does not stop in time, the kernel detaches it
+        """Detach from a seized thread that could not be identified. If it does not stop in time, the kernel detaches it
         when the profiler ends.
         """
         deadline = time.monotonic_ns() + _STOP_TIMEOUT_NS
@@ -260,13 +260,13 @@ class Stopper:
         return self._regsets[image.arch.name].arch
 
     def _passed(self, held: StoppedThread, now_ns: int) -> None:
-        """Note that a stopped thread runs again, and store the length of its pause."""
+        """Note that a stopped thread runs again, and add the length of its pause to the statistics."""
         self.last_stop_ns = max(self.last_stop_ns, now_ns)
         self.stopped_ns += now_ns - held.since_ns
         self.pauses.add_pause(now_ns - held.since_ns)
 
     def _await(self, held: StoppedThread) -> Outcome:
-        """Wait until a thread stops, or until the wait takes so long that the stop is handled later."""
+        """Wait until a thread stops. If that takes too long, return, and let a later call finish the stop."""
         tid = held.thread.tid
         deadline = time.monotonic_ns() + MAX_STOP_WAIT_NS
         while True:
@@ -285,10 +285,10 @@ class Stopper:
                 return self._lost(tid) if read_stop_state(tid) in ENDED_STATES else Outcome.PENDING
 
     def _rehearse(self, thread: Thread, spaces: SpaceTracker) -> None:
-        """Rehearse a stop with a thread that is not traced: the kernel answers each ptrace call with ESRCH and does
-        nothing.
+        """Make the system calls of a stop for a thread that is not traced, so that they are fast in a real stop. The
+        kernel answers each with ESRCH and does nothing.
 
-        No wait for a stop is made: for a child of the profiler it would collect its status.
+        No wait for a stop is made: for a child of the profiler it would collect the child's status.
         """
         tid, ptrace = thread.tid, self.ptrace
         libc.interrupt(tid)
@@ -492,9 +492,9 @@ class Stopper:
         return Outcome.REFUSED
 
     def _lost(self, tid: int) -> Outcome:
-        """Collect the exit status of a traced thread that has ended.
+        """Collect the exit status of a traced thread that has ended, and return the outcome for it.
 
-        Its parent is notified only after that, unless the profiler is its parent.
+        The thread's parent is notified only after that, unless the profiler is its parent.
         """
         if not is_own_child(tid) and libc.reap(tid) is None and os.path.exists(f"/proc/{tid}"):
             return Outcome.GONE  # a leader whose other threads live on stays in held until it can be collected

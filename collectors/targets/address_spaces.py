@@ -64,8 +64,8 @@ class TargetImage(ProgramImage):
 
 @dataclass(frozen=True, slots=True)
 class MapsEvidence:
-    """The evidence about a process's mappings that was collected while a thread was stopped for a sample. It decides to
-    which address space the sample belongs.
+    """The facts about a process's mappings that are read while a thread is stopped for a sample. They decide to which
+    version of the process's address space the sample belongs.
 
     Attributes:
         text: All mappings, b"" if they were not read.
@@ -176,9 +176,9 @@ class SpaceTracker:
 
     @property
     def mapped_size(self) -> tuple[int, int]:
-        """The size of the process's mapped memory, for the compiled sampling loop: (descriptor of statm or -1, number
-        of pages without data when all mappings were those of the current address space). While it is unchanged, so are
-        the mappings.
+        """The pair by which the compiled sampling loop checks the size of the process's mapped memory: descriptor of
+        statm or -1, and the number of pages without data at the last reading of the mappings. While the number is
+        unchanged, so are the mappings.
         """
         return self._changes.mapped_size
 
@@ -290,7 +290,8 @@ class SpaceTracker:
 
 
 def _seldom(least_ns: int, took_ns: int) -> int:
-    """Return how long to wait before an operation is repeated, so that it takes only a small share of the time.
+    """Return how many nanoseconds to wait before an operation is repeated, so that it takes only a small share of the
+    time.
 
     Args:
         least_ns: Minimum of the result.

@@ -252,8 +252,9 @@ Mappings = tuple[Mapping, ...]
 
 @dataclass(slots=True)
 class UnsettledLane:
-    """A sample that was taken near a change of the mappings, so that the next reading of /proc/PID/maps decides its
-    address space. `proved` means that its mapping is that of the current address space.
+    """A sample that was taken near a change of the mappings. The next reading of /proc/PID/maps decides whether it
+    belongs to the mappings before or after the change. `proved` means that the mapping at its pc is known to be one
+    after the change.
     """
 
     lane: int
@@ -314,7 +315,9 @@ class UnsettledSamples:
         return changes
 
     def count_unexplained(self, moves: Moves, otherwise: AddressSpace) -> None:
-        """Report samples whose pc is in no code; `otherwise` is the address space of samples that are not moved."""
+        """Report the samples whose pc is in no mapped code; `otherwise` is the address space of samples that are not
+        moved to another one.
+        """
         moved = dict(moves)
         for sample in self._samples:
             code = moved.get(sample.lane, otherwise).mapping_at(sample.pc)
@@ -337,7 +340,7 @@ def _overlap(some: set[_Key], others: set[_Key]) -> bool:
 
 
 def _union(old: tuple[Mapping, ...], new: tuple[Mapping, ...]) -> tuple[Mapping, ...]:
-    """Return the mappings that a process has after a change, and those from before it that do not overlap them."""
+    """Return the mappings after a change, and those mappings from before the change that do not overlap them."""
     starts, ends = [m.start for m in new], [m.end for m in new]
     kept = []
     for mapping in old:

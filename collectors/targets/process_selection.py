@@ -32,7 +32,7 @@ Fits = Callable[[int], bool]
 
 
 class Processes(Protocol):
-    """The protocol of the part of a Selection that a collector uses."""
+    """The protocol of a set of selected processes, as far as a collector uses it."""
 
     @property
     def pids(self) -> tuple[int, ...]: ...

@@ -52,9 +52,9 @@ class Drift:
     exact: F64
 
     def beside(self) -> tuple[F64, F64]:
-        """Return for each function the drift of all other functions: (factor, relative standard error).
+        """Return for each function (factor, relative standard error) of the drift, computed from all other functions.
 
-        The change of a function must not be a part of what it is compared with.
+        Otherwise the change of a function would be a part of what it is compared with.
         """
         rest = self.exact.sum() - self.exact
         known = (self.exact > 0) & (rest > 0)
@@ -238,8 +238,8 @@ def _judged(
     scale: Scale,
     limits: tuple[float, float],
 ) -> tuple[Judgement, Drift]:
-    """Test the significance of the changes between two profiles: of each function's own and total cost, and of all
-    samples together.
+    """Test which changes between two profiles are significant: the own and the total cost of each function, and the sum
+    of all samples.
 
     Args:
         profiles: Both sides.
@@ -294,7 +294,7 @@ def _changes(matched: Matching, sums: list[Sums], scale: Scale, judged: Judgemen
 def _with_ranges(
     changes: tuple[Change, ...], sides: tuple[SampledSide, SampledSide], scale: Scale
 ) -> tuple[Change, ...]:
-    """Return the changes of functions as far as they are known by the samples of both sides.
+    """Return the changes of functions, with ranges or without costs where the samples of a side do not determine them.
 
     A function without samples may have a cost. Where a part of the time has no samples, a change is significant only if
     it is one whichever function had that time.

@@ -35,7 +35,8 @@ _WHOLE = 0.99
 
 @dataclass(frozen=True, slots=True)
 class SampledSide:
-    """One side of a comparison, in which the functions of each service share its unsampled time.
+    """One side of a comparison. Processor time without samples is divided among the functions of the same service, in
+    proportion to their samples.
 
     Attributes:
         original: The profile as it is.
@@ -62,7 +63,7 @@ class SampledSide:
         return self.basis is not None and self.basis.sampled < _WHOLE
 
     def bounds(self, amount: float) -> tuple[float, float]:
-        """Return the bounds of a function's true cost, for its cost by samples."""
+        """Return the lowest and the highest possible cost of a function, for the cost that its samples show."""
         if self.basis is None or not self.total:
             return amount, amount
         low, high = self.basis.interval(min(amount / self.total, 1.0) * self.basis.sampled)
@@ -220,7 +221,7 @@ class Change:
 
     @property
     def significant(self) -> bool:
-        """True if the change of the self or the total value is significant."""
+        """True if the change of the function's own or total cost is significant."""
         return self.own.significant or self.total.significant
 
 
@@ -381,7 +382,8 @@ def both(comparison: Comparison) -> Profile:
 
 
 def _placed(profile: Profile, rows: list[list[int]], tree: Tree) -> npt.NDArray[np.int32]:
-    """Add the stacks of one of two compared profiles to their common tree, and return the tree's node of each sample.
+    """Add the stacks of one of two compared profiles to their common tree, and return the tree's node of each sample of
+    the profile.
 
     Args:
         profile: The profile.

@@ -97,7 +97,7 @@ class Stacks:
         return Sums(own, _summed(self._function, below, self._functions))
 
     def sliced(self, weights: npt.NDArray[np.int64], slices: int, wanted: I64) -> SlicedSums:
-        """Sum values by function in equal slices of the recorded time.
+        """Return the sums of samples' values by function, separately for equal slices of the recorded time.
 
         Args:
             weights: (samples,) Values of the samples.
@@ -289,7 +289,7 @@ def _detectable(part: F64, reach: tuple[float, float], least: float) -> F64:
 
 
 def _standard_error(before: Evidence, after: Evidence) -> F64:
-    """Return the standard error of the change of each cost rate: the largest of several estimates.
+    """Return the standard error of the change of each cost rate, which is the largest of several estimates.
 
     The variation of slices is estimated from both sides together, and from each side separately.
     """
@@ -332,7 +332,7 @@ def _judged(before: Evidence, after: Evidence) -> Mask:
 
 
 def _reach(before: Evidence, after: Evidence, judged: Mask) -> tuple[float, float]:
-    """Return how many standard errors a change must have to be significant.
+    """Return how many standard errors a change must exceed to count as significant.
 
     Returns:
         Two thresholds: for the largest change of all columns, and for the largest change in one direction.

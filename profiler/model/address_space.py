@@ -183,7 +183,7 @@ class AddressSpace:
 
     @property
     def process(self) -> object:
-        """An object that all address spaces of one program image have in common, and no others."""
+        """An object that is the same for all address spaces of one program image, and different for others."""
         return self.image or self.pid
 
     @property
@@ -201,7 +201,7 @@ class AddressSpace:
 
 
 def _module(group: Sequence[Mapping]) -> Module:
-    """Return a module made of the mappings of one file, in their order."""
+    """Return the module that consists of the given mappings of one file, in their order."""
     first = group[0]
     path = first.path.removesuffix(" (deleted)")
     return Module(

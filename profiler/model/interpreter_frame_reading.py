@@ -146,22 +146,22 @@ class StackReader(Protocol):
         ...
 
     def learn(self) -> None:
-        """Choose what the next copy of the last copied thread's interpreter frames reads, from what the last one
-        needed.
+        """Choose what the next copy of the last thread's interpreter frames must read. The choice depends on what the
+        last copy lacked.
         """
         ...
 
     def ahead(self, tid: int) -> FrameReadPlan | None:
-        """Return the plan by which a stop can read a thread's interpreter frames without calling copy(). None if only
-        copy() can read them.
+        """Return a plan with which a stop can read a thread's interpreter frames itself, without a call of copy().
+        Return None if only copy() can read them.
         """
         ...
 
     def copied_ahead(
         self, tid: int, ahead: FrameReadPlan, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> None:
-        """Store the interpreter frames that a stop has already read by the plan of ahead(), as copy() does for a
-        stopped thread. The thread may run again.
+        """Store the memory with interpreter frames that a stop has read by the plan of ahead(), in place of a call of
+        copy(). The thread may already run again.
 
         Args:
             tid: The thread.
@@ -174,7 +174,8 @@ class StackReader(Protocol):
         ...
 
     def left(self, tid: int) -> str:
-        """Forget a thread that has ended, because the kernel may reuse its tid.
+        """Forget a thread that has ended, because the kernel may reuse its tid. Return the name that the program gave
+        it, "" for none.
 
         Returns:
             The name that the interpreter gave it, "" if none.
@@ -353,7 +354,7 @@ class FrameRows:
 
 
 def _part(start: npt.NDArray[np.int64], lanes: npt.NDArray[np.int64]) -> tuple[_I64, _I64]:
-    """Select the interpreter frame rows of some threads.
+    """Select the rows of interpreter frames that belong to some threads.
 
     Returns:
         (first row of each thread in the selection, indices of the selected rows).
@@ -365,8 +366,8 @@ def _part(start: npt.NDArray[np.int64], lanes: npt.NDArray[np.int64]) -> tuple[_
 
 
 class KernelReader(Protocol):
-    """A reader of one process's interpreter for a BPF program: the offsets that the program needs, and the meaning of
-    the rows that it copies.
+    """The reader of one process's interpreter whose frames a BPF program copies. It supplies the offsets that the
+    program needs, and decodes the rows that the program has copied.
     """
 
     def inspect_process(
@@ -405,5 +406,7 @@ class KernelReader(Protocol):
         ...
 
     def finish_batch(self) -> None:
-        """Note that all frame rows which the BPF program copied so far have been decoded."""
+        """Note that all rows which the BPF program has copied up to now were decoded, so that cached texts can be
+        dropped.
+        """
         ...

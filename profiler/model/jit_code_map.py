@@ -25,7 +25,9 @@ U64 = npt.NDArray[np.uint64]
 
 
 def uncovered(start: U64, end: U64) -> Flags:
-    """Return which address ranges no later range overlaps, shape (n,). Each start must be below its end."""
+    """Return a mask of address ranges, shape (n,): True for each range that no later range of the list overlaps. Each
+    start must be below its end.
+    """
     found = np.ones(len(start), np.bool_)
     if np.all(start[1:] >= end[:-1]):
         return found
@@ -71,7 +73,7 @@ def _on_top(start: U64, end: U64) -> Flags:
 
 
 def touching(start: U64, end: U64, low: U64, high: U64) -> tuple[Flags, Flags]:
-    """Find the overlaps between two sets of address ranges.
+    """Find which ranges of two sets of address ranges overlap a range of the other set. Return a mask for each set.
 
     Args:
         start: (n,) Start of sorted ranges that do not overlap each other.
@@ -200,8 +202,8 @@ class CodeMap(Generic[T]):
             self._index_past(span)
 
     def _index_past(self, span: Span[T]) -> None:
-        """Add a description that is not valid any more to the index by which it is still found: that of the address
-        blocks that it covers.
+        """Add a description that is no longer valid to the index of past descriptions, by the address blocks that it
+        covers.
         """
         first, last = span.start // _BLOCK, (span.end - 1) // _BLOCK
         for block in range(first, last + 1) if last - first < _MAX_BLOCKS else (_LARGE,):
@@ -433,7 +435,7 @@ class CodeTable:
             self._live.sort()
 
     def _gathered(self, pieces: Iterable[NamedRanges], still: Flags) -> _Columns:
-        """Return the code names of one reading of a perf map that the table lacks.
+        """Return those code names of one reading of a perf map that the table does not have yet.
 
         Args:
             pieces: The ranges with their names.
@@ -472,17 +474,17 @@ class CodeTable:
         return known
 
     def _replaced(self, fresh: _Columns, before_ns: int) -> Flags:
-        """Return a mask of the table's valid entries that code names of a new reading overlap. The new names are valid
-        from `before_ns` on.
+        """Return a mask of the table's valid entries that new code names overlap. The new names are valid from
+        `before_ns` on.
         """
         ended, taking = touching(self._live.start, self._live.end, fresh.start, fresh.end)
         self._begin(fresh, taking, before_ns)
         return ended
 
     def _replaced_at_once(self, placed: _Columns, lost: _Columns, before_ns: int) -> _Columns:
-        """Return the newest code names that others of the same reading overlap, without duplicates.
+        """Return the newest of those code names which other names of the same reading overlap, without duplicates.
 
-        The overlapping ones are valid from `before_ns` on.
+        The names that overlap them are valid from `before_ns` on.
         """
         if not len(lost):
             return lost
@@ -539,7 +541,7 @@ class CodeTable:
         return self._span(self._past, int(rows[0]), int(self._until[rows[0]])) if len(rows) else self._now(pc)
 
     def _over(self, pc: int) -> Flags:
-        """Return which past entries of the table of code names contain pc."""
+        """Return the past entries of the table that cover pc, as a mask."""
         at = np.uint64(pc)
         over: Flags = (self._past.start <= at) & (at < self._past.end)
         return over

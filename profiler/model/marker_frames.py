@@ -132,7 +132,7 @@ def long_chain_mark(missing: int, enough: int) -> Mark:
 
 
 def scattered_mark(count: int) -> Mark:
-    """Return the marker frame of a truncated chain of interpreter frames that no option can complete.
+    """Return the marker frame of a chain of interpreter frames that was truncated and that no option can make complete.
 
     Args:
         count: Minimum number of functions in the chain, which is rounded to its first digit.

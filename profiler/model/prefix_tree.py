@@ -35,7 +35,9 @@ class Tree:
         return self.add_path((frame,), parent)[0]
 
     def add_path(self, frames: Iterable[int], node: int = 0) -> list[int]:
-        """Return the nodes of frames, outermost first, below a node of the tree, and add those that are new."""
+        """Add frames below a node of the tree, each below the one before, and return their nodes. Nodes that exist are
+        reused.
+        """
         children, parents = self._children, self.parent
         path = []
         for frame in frames:

@@ -174,7 +174,8 @@ class StackTable:
         return nodes
 
     def natives(self, words: list[int], space: int) -> list[int]:
-        """Return the numbers of native frames in this table, in the order of `words`.
+        """Return the numbers of native frames in this table, and add those that are new. `words` has one word for each
+        frame, as Walk.packed() returns it.
 
         Args:
             words: The frames, each as a word of Walk.packed().
@@ -190,7 +191,7 @@ class StackTable:
             return [known[word] for word in words]
 
     def extend(self, node: int, frames: KernelStack) -> int:
-        """Return the node of the stack that ends at `node`, with kernel frames added at its inner end."""
+        """Return the node of a stack that consists of the stack at `node` and of kernel frames inside it."""
         for frame in reversed(frames):
             node = self.child(node, kernel_key(frame))
         return node
@@ -223,7 +224,7 @@ class StackTable:
         return path[::-1]
 
     def add_unread_stack(self, frames: KernelStack) -> int:
-        """Return the node of the stack of a sample of which only the kernel frames are known, if any."""
+        """Return the node of a sample's stack that could not be read, so that at most its kernel frames are known."""
         sums = not frames or any(isinstance(frame, Blocked) and frame.call == NOT_ONE_BY_ONE for frame in frames)
         return self.extend(self.child(0, marker_key(NOT_SAMPLED if sums else UNREADABLE)), frames)
 
@@ -246,7 +247,8 @@ class StackTable:
         space: int,
         code_of: Callable[[SharedFrames], npt.NDArray[np.int32] | None] | None,
     ) -> int:
-        """Return the node of one of the frames that samples of a deep stack share. Frames outside of it are added once.
+        """Return the node of one of the frames that several samples of a deep stack share. Frames outside of it are
+        added when they are first needed.
 
         Args:
             frames: The shared frames.
@@ -299,7 +301,7 @@ class StackTable:
         return found
 
     def chain(self, node: int, frames: list[int]) -> list[int]:
-        """Add frames to the stack tree, each below the one before, starting at a node. Return their nodes."""
+        """Add frames below a node of the stack tree, each below the one before. Return their nodes."""
         found: list[int] = []
         node, children = int(node), self._children
         for frame in frames:

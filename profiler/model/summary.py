@@ -66,7 +66,7 @@ class ModuleSummary:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The primary value that the flame graph shows, by how stacks ended.
+    """The primary value of a profile's samples, divided by how their stacks ended.
 
     Attributes:
         type: Type of the primary value.
@@ -138,7 +138,9 @@ _MIN_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """Processor time in seconds while children were not followed: of the recorded processes, and of their children."""
+    """Processor time in seconds of a recording that does not follow children: of the recorded processes, and of their
+    children.
+    """
 
     own_s: float = 0.0
     children_s: float = 0.0

@@ -28,7 +28,7 @@ _PC_BITS = 57
 
 
 def unpacked(word: int) -> tuple[int, bool, int]:
-    """Return (pc, exact, trust) of a frame from its word of Walk.packed()."""
+    """Return (pc, exact, trust) of a frame from the 64-bit word into which Walk.packed() encodes it."""
     return word & (1 << _PC_BITS) - 1, bool(word >> 63), word >> _PC_BITS & 63
 
 

@@ -249,8 +249,8 @@ class Agent:
             self._draw_processes()
 
     def _draw_processes(self) -> None:
-        """Choose at random which processes are recorded, if the budget leaves some out. Recordings start again for
-        that.
+        """Choose at random which processes are recorded, if the budget permits only a part of them, and restart the
+        recordings for that.
         """
         self._draw_at = time.monotonic() + _DRAW_S
         recent_ns: dict[tuple[int, int], int] = {}

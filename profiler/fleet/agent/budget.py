@@ -61,10 +61,11 @@ class BudgetControl:
         self.stride.every = self.effort.times
 
     def _memory(self) -> int:
-        """Return the memory of the agent and its workers. It is read at most once in the time over which the budget is
-        enforced.
+        """Return the memory of the agent and its workers in bytes. It is read at most once in the time over which the
+        budget is enforced.
 
-        The kernel walks all their pages for it: with a budget of 0.2 % this was an eighth of the agent's cost.
+        The kernel walks all pages of these processes for it: with a budget of 0.2 % that was an eighth of the agent's
+        cost.
         """
         is_high = self._memory_bytes > self._governor.budget.memory
         if (now := time.monotonic()) >= self._memory_at or is_high:
@@ -108,7 +109,7 @@ class BudgetControl:
         return self.effort.processes != before.processes
 
     def judge_accuracy(self, accuracy: Mapping[str, float]) -> None:
-        """Begin or end the condition few_samples after a window of on-CPU samples.
+        """Begin or end the condition few_samples, by the accuracy of a window of on-CPU samples.
 
         Args:
             accuracy: How accurately the shares of the window are known (metrics.accuracy_of()).
@@ -170,8 +171,8 @@ class BudgetControl:
         }
 
     def noted(self, profile: Profile) -> Profile:
-        """Return the profile of a window with notes that say how many sampling times and processes were left out to
-        keep the budget.
+        """Return a window's profile with notes that say how many sampling times and processes were left out because of
+        the budget.
         """
         notes = self.notes()
         return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, *notes)))

@@ -353,8 +353,8 @@ class ControlSocket:
                 connection.close()
 
     def _taken_in(self, connection: socket.socket) -> bool:
-        """Begin to serve a new client of the control socket in a separate thread. Return False if too many clients are
-        served.
+        """Begin to serve a new client of the control socket in a separate thread. Return False if that is impossible
+        because too many clients are served.
 
         If many are served, the client that has been silent for longest is disconnected.
         """

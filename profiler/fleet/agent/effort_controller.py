@@ -176,8 +176,8 @@ class Governor:
 
     @property
     def needed_cpu(self) -> float:
-        """The processor budget, as a share of one processor, that would have been enough in the last minutes but one,
-        which may have read files for the first time.
+        """The processor budget, as a share of one processor, that would have been enough in the recent minutes. The
+        minutes after a start, in which files are read for the first time, do not count.
         """
         return min(sorted(self._costs)[-2:], default=self.cpu) / AIM
 
@@ -261,10 +261,10 @@ class Governor:
         self._was_fixed = False
 
     def _may_reduce(self, cpu: float) -> bool:
-        """Return True if a part of a minute is enough to reduce the effort again.
+        """Return True if the cost of a part of a minute is enough evidence to reduce the effort again.
 
-        That no reduction helps is decided, and the needed budget stated, by whole minutes only: a part may contain the
-        end of a window or the reading of files, which cost as much at each effort.
+        Only whole minutes decide that no reduction helps, and state the needed budget: a part may contain the end of a
+        window or the reading of files, which cost as much at each effort.
         """
         may_help = not self._cpu_before or self._has_helped(cpu)
         return self._stride < len(STRIDES) - 1 and may_help and not self._is_mostly_fixed(cpu)

@@ -87,7 +87,7 @@ class EndedProcesses:
         return self._ends.lost if self._ends is not None else 0
 
     def begin(self, table: ProcessTable, groups: Sequence[SampledGroup]) -> None:
-        """Start to attribute ended processes to these recordings, by the rules of a table."""
+        """Start to add the processor time of ended processes to these recordings, by the rules of a process table."""
         with self._lock:
             self._table, self._groups = table, groups
             self._found, self._seen, self._judged = None, {}, {}
@@ -113,7 +113,9 @@ class EndedProcesses:
                     self._add_short(table, end)
 
     def _note_running(self, table: ProcessTable) -> None:
-        """Note which processes a search has found. Each is forgotten when its end is reported, or in a clean-up."""
+        """Store which processes the last search of /proc has found. Each is forgotten when its end is reported, or when
+        too many are stored.
+        """
         if len(self._seen) > 2 * len(table.by_pid) + _MAX_ENDED:
             self._found, self._seen = None, {}
         if table.by_pid is not self._found:
@@ -147,7 +149,9 @@ class EndedProcesses:
 
 
 def _is_young(end: ProcessEnd) -> bool:
-    """Return True if a process lived for such a short time that it may have run another program when it was found."""
+    """Return True if an ended process lived for such a short time that it may have run another program when it was
+    found.
+    """
     return read_boot_ticks() - end.start < YOUNG_S * 1e9 / TICK_NS
 
 

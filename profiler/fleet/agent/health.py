@@ -105,7 +105,7 @@ _ROWS = {reason.name: reason for reason in CONDITIONS}
 
 
 class _Condition:
-    """A reason why the agent cannot do its work, since when it has held, and when the log last named it."""
+    """A reason why the agent cannot do its work, with the time since which it holds and that of its last log line."""
 
     def __init__(self) -> None:
         self.fields: dict[str, object] = {}
@@ -310,8 +310,8 @@ class Health:
         self._reload = float(success), time.time()
 
     def new_counts(self) -> dict[str, int]:
-        """Return by how much each counter of dropped data has grown since the last call, by its name. A segment that
-        waits to be sent is not dropped.
+        """Return by how much each counter of lost data has grown since the last call, by the counter's name. A segment
+        that waits to be sent is not lost.
         """
         counts = {name: count for name, count in self._diagnostics.counts.items() if name not in _WAITING}
         found = {name: count - self._reported.get(name, 0) for name, count in counts.items()}
@@ -319,7 +319,7 @@ class Health:
         return {name: count for name, count in found.items() if count}
 
     def check(self) -> None:
-        """Begin or end the agent's conditions that follow from the time that has passed."""
+        """Begin or end those conditions of the agent that depend on elapsed time, as when no window ends for long."""
         now = time.monotonic()
         self._set("loop_stuck", now - self._beat > SILENT_S)
         last = max(self.metrics.last_window_at, self._idle_at)

@@ -130,7 +130,7 @@ def _user(pid: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ObservedProcess:
-    """The state of a process at the agent's last search.
+    """The facts about a process that the agent's last search of /proc has found.
 
     Attributes:
         entry: Number of its entry in /proc, see procfs.list_pids_with_inodes().
@@ -192,7 +192,7 @@ class ProcessTable:
         self._left = True
 
     def find_processes(self) -> dict[int, ObservedProcess]:
-        """Search for processes, at most once in LOOK_S, and return them. Any thread may call this."""
+        """Search /proc for processes, at most once in LOOK_S, and return those found. Any thread may call this."""
         now = time.monotonic()
         if now < self._next:
             return self.by_pid
@@ -244,7 +244,9 @@ class ProcessTable:
         return pid in self._ours
 
     def add_ended(self, pid: int, seen: ObservedProcess) -> None:
-        """Remember a process that had ended before a search could find it. Any thread may call this."""
+        """Store a process that had ended before a search could find it, so that its labels are known. Any thread may
+        call this.
+        """
         self._gone.setdefault(pid, []).append((seen.at, seen))
 
     def chosen(self, sampling: SamplingChoice) -> frozenset[tuple[int, int]]:
@@ -257,7 +259,7 @@ class ProcessTable:
         return {pid: seen for pid, seen in seen_by_pid.items() if seen.verdict.service == service}
 
     def now_recorded(self, sampling: SamplingChoice) -> dict[int, ObservedProcess]:
-        """Search for new processes, and return what recorded() then returns: the processes to record."""
+        """Search for new processes, and return the processes that a collector must record now (see recorded())."""
         self.find_processes()
         return self.recorded(sampling)
 
@@ -268,7 +270,9 @@ class ProcessTable:
         return {pid: seen for pid, seen in self.by_pid.items() if sampling in seen.verdict.samplings}
 
     def recorded(self, sampling: SamplingChoice) -> dict[int, ObservedProcess]:
-        """Return the processes of matching() that the budget does not leave out, which draw() has selected."""
+        """Return the processes that a collector must record: those of matching(), without those that draw() has left
+        out because of the budget.
+        """
         found = self.matching(sampling)
         if self.one_in == 1:
             return found
@@ -286,7 +290,9 @@ class ProcessTable:
         self._recent_ns, self._ranks = recent_ns, {}
 
     def _rank(self, pid: int, seen: ObservedProcess) -> float:
-        """Return the rank of a process in the random order of processes; those with the smallest ranks are recorded."""
+        """Return a number for a process by which the processes to record are chosen: those with the smallest numbers
+        are recorded.
+        """
         key = pid, seen.start
         if key not in self._ranks:
             weight = max(self._recent_ns.get(key, 0), _MIN_WEIGHT_NS)

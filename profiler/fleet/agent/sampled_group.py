@@ -125,8 +125,8 @@ class SampledGroup:
             self._poll_clocks()
 
     def _find_new(self) -> None:
-        """Make the recording look for new processes. The collector does that only with each batch, which is late for
-        new ones.
+        """Make the recording search for new processes now. Without this, its collector would search only with each
+        batch.
         """
         found = self._table.chosen(self.sampling)
         if self._recording is not None:
@@ -238,14 +238,16 @@ class SampledGroup:
             self._keep_part(part, window)
 
     def _keep_part(self, part: Sequence[Part], window: str) -> None:
-        """Save a checkpoint with the sums that the spool does not have yet."""
+        """Save a checkpoint of the window's new data and of the sums of processor time that the spool does not have
+        yet.
+        """
         times = self._unstored if self._clocks is not None else None
         if self._save_part(self.sampling, WindowPart(part, times, self._unsampled_ns), window):
             self._stored_ns, self._stored = self._counted_ns, summed_times([*self._stored, *self._unstored])
             self._unstored = []
 
     def _note_failure(self, recording: Recording) -> None:
-        """Remember up to which time the spool has sums of processor time, if a recording failed before its first
+        """Store up to which time the spool has sums of processor time, because a recording failed before its first
         checkpoint.
         """
         if not self._stored_ns:

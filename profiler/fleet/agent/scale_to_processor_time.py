@@ -83,7 +83,7 @@ def summed_times(times: Iterable[ProcessTime]) -> list[ProcessTime]:
 
 
 class _Reading(NamedTuple):
-    """The value of a process's processor clock at a monotonic time."""
+    """One reading of a process's processor clock: its value at a monotonic time."""
 
     at_ns: int
     ns: int
@@ -103,8 +103,8 @@ the start of the window.
 
 @dataclass(slots=True)
 class _Clock:
-    """The readings of one process's processor clock in the current window, in their order, with one from before it if
-    there is one.
+    """The readings of one process's processor clock in the current window, in order of time, and the last one before
+    the window.
 
     Attributes:
         began_ns: Start of the process by the monotonic clock; always the same, so that times can be added by it.
@@ -220,7 +220,7 @@ class ProcessClocks:
             self._clocks[end.pid, end.start] = self._kin[end.name, kin] = clock
 
     def poll(self, processes: Mapping[int, ObservedProcess]) -> None:
-        """Read the processor clocks of all processes, so that the time of a process that ends soon is known up to this
+        """Read the processor clocks of all processes. If a process ends soon, its time is then known up to this
         reading.
         """
         if (before_ns := self._monotonic_ns()) >= self._poll_at_ns:
@@ -384,7 +384,7 @@ def with_exact_sums(profile: Profile, times: Sequence[ProcessTime]) -> Profile:
 
 
 def _processes(profile: Profile, times: Sequence[ProcessTime]) -> npt.NDArray[np.int64]:
-    """Return the (threads,) index into `times` of each thread's process, -1 if there is none."""
+    """Return for each thread of a profile the index of its process in `times`, (threads,), -1 if there is none."""
     by_pid: dict[int, list[int]] = {}
     for at, each in enumerate(times):
         by_pid.setdefault(each.pid, []).append(at)
@@ -405,7 +405,9 @@ def _is_unsampled(profile: Profile) -> npt.NDArray[np.bool_]:
 
 
 def _unread(profile: Profile, rows: npt.NDArray[np.int64], unread_ns: int) -> int:
-    """Return the sampled time between the last reading of a process's clock and the end of the window."""
+    """Return the sampled time of a process between the last reading of its clock and the end of the window, in
+    nanoseconds.
+    """
     if not unread_ns:
         return 0
     since_ns = profile.start_ns + profile.duration_ns - unread_ns

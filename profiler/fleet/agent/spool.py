@@ -60,8 +60,8 @@ class StoredSegment:
 
 @dataclass(slots=True)
 class Place:
-    """The segments in one place of the spool: in the spool itself, or in the queue of a sink that has not accepted
-    them.
+    """The segments that are in one folder of the spool: in the spool's own, or in the queue of a sink that has not
+    accepted them.
 
     Attributes:
         names: Names of the segments.
@@ -395,7 +395,7 @@ class Spool:
             self._disk.close(fd)
 
     def _take_back(self, name: SegmentName, part: str) -> None:
-        """Remove what a failed attempt to store a segment has left, because the segment will be written again."""
+        """Remove the files that a failed attempt to store a segment has left, because it will be stored again."""
         for path in (part, *(self._path(place, name.path) for place in self._queues)):
             with suppress(OSError):
                 self._disk.unlink(path)

@@ -82,8 +82,8 @@ def _of_days(root: str, days: tuple[str, str] | None) -> Iterator[SegmentName]:
 
 @dataclass(slots=True)
 class _SegmentHeaders:
-    """The common properties of all segments of a query, such as the times of their windows. `others` are the value
-    types of segments that were left out.
+    """Facts about all segments of a query together, such as the times of their windows. `others` are the value types of
+    segments that were left out.
     """
 
     kinds: tuple[ValueType, ...] = ()
@@ -117,7 +117,7 @@ class _SegmentHeaders:
         return tuple((end, start) for (_, end), (start, _) in found if start > end)
 
     def before(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return for each moment the total time before it that is in any window."""
+        """Return for each point in time the total recorded time before it, that is the time in any window."""
         spans = np.array(self.recorded(), np.int64).reshape(-1, 2)
         begin_ns, length_ns = spans[:, 0], spans[:, 1] - spans[:, 0]
         upto = np.append(0, np.cumsum(length_ns))
@@ -198,7 +198,7 @@ NONE = "(none)"
 
 
 def value_of(thread: ThreadInfo, by: str) -> str:
-    """Return the value of a thread by which a query is divided: "thread", "process", "pid", or the name of a label."""
+    """Return the text by which a query divides threads: the thread, the process, its pid, or the value of a label."""
     if by == "thread":
         return thread.name
     if by == "process":

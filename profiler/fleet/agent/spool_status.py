@@ -126,7 +126,7 @@ def _profiles(root: str, names: Sequence[SegmentName]) -> Iterator[Profile]:
 
 
 def _unnamed(service: str, profiles: Sequence[Profile], total: int) -> Iterator[Unnamed]:
-    """Yield the object files for which function names are missing, by the file in which samples were taken."""
+    """Yield the object files whose samples lack function names, with the amount of samples in each."""
     cost: Counter[tuple[str, str]] = Counter()
     problems: dict[tuple[str, str], dict[Problem, None]] = {}
     for profile in profiles:

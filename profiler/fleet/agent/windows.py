@@ -143,7 +143,9 @@ class UnrecordedTime:
         self._since_ns = since_ns
 
     def reset(self, group: object) -> None:
-        """Note that a group has no process to record."""
+        """Note that a recording has no process to record now, so that the time until its next window does not count as
+        a gap.
+        """
         self._last.pop(group, None)
         self._since_ns = 0
 
@@ -275,7 +277,7 @@ def _segment(
 
 
 def _with_basis(profile: Profile, has_exact_sums: bool) -> Profile:
-    """Add a note to the profile of a service that says how accurate its shares are.
+    """Return a service's profile with a note that says how accurate the shares in it are.
 
     Args:
         profile: On-CPU samples of one service in one window.
@@ -293,7 +295,7 @@ def _with_basis(profile: Profile, has_exact_sums: bool) -> Profile:
 
 
 def _used(profile: Profile) -> Profile:
-    """Return a profile without the modules that have no frames."""
+    """Return a profile without those object files in which no frame lies."""
     used = sorted({frame.module for frame in profile.frames if frame.module >= 0})
     index: Mapping[int, int] = {module: at for at, module in enumerate(used)} | {-1: -1}
     return replace(

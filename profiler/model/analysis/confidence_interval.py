@@ -28,7 +28,7 @@ samples.
 
 
 class SamplingBasis(NamedTuple):
-    """The number of samples that the shares of a profile are computed from. It gives the confidence interval of a
+    """The number of samples from which the shares in a profile are computed. It determines the confidence interval of a
     share.
 
     Attributes:
@@ -77,9 +77,9 @@ def sampling_basis(counts: npt.NDArray[np.int64], amounts: npt.NDArray[np.int64]
 
 
 def squared_weights(counts: npt.NDArray[np.int64], amounts: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return for each row the sum over its samples of the squared amount that one sample stands for.
+    """Return for each row the sum, over its samples, of the square of the amount that one sample stands for.
 
-    These sums can be added. Merged rows no longer tell how much each of their samples stood for, but their sums do.
+    Such sums can be added. Merged rows no longer tell how much each of their samples stood for, but their sums do.
 
     Args:
         counts: (n,) Number of samples of each row, 0 for time without samples.

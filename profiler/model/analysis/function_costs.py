@@ -187,8 +187,8 @@ class Costs:
         return sorted(self._telling(count, self._is_later), key=lambda cost: (self._is_later(cost), *_by_total(cost)))
 
     def rank_by_total(self, cost: Cost) -> tuple[int, bool]:
-        """Return a sort key for a function: how little its total cost tells, more than 0 in front if others have the
-        same total.
+        """Return a sort key for functions with large total costs. Functions whose total cost says little, because
+        nearly all samples pass through them, come last.
         """
         return self._is_trunk(cost), self._is_later(cost)
 
@@ -411,7 +411,9 @@ class TreeSums:
             todo.extend(children[node])
 
     def wrapped(self) -> list[int]:
-        """Return for each function the one callee to which it passes PASSED_ON of its total cost, -1 for none."""
+        """Return for each function the number of the one callee that has at least the share PASSED_ON of its total
+        cost, -1 if there is none.
+        """
         heaviest = [0] * len(self._parent)
         for node in range(len(self._parent) - 1, 0, -1):
             parent = self._parent[node]

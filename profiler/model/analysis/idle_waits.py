@@ -29,8 +29,8 @@ from pyprof.records import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class IdleLoop:
-    """A known loop in which a thread waits for work, such as that of a thread pool. It is recognized by the functions
-    on the stack.
+    """A loop of a well-known library in which a thread waits for work, such as that of a thread pool. It is recognized
+    by the functions on the stack.
 
     Attributes:
         entries: Functions that enter the loop.
@@ -395,8 +395,8 @@ def _find_idle_waits(profile: Profile) -> tuple[Mask, Mask]:
 
 
 def _consumers_waits(profile: Profile, consumer: Mask, chain: npt.NDArray[np.int64]) -> tuple[Mask, Mask]:
-    """Return which waits for a queue are waits for work: those that a thread returns to, and those of threads that only
-    wait. Both have the shape (n,).
+    """Return two masks (n,) of waits for a queue: those of threads that return to the same queue, and those of threads
+    that only wait.
 
     A thread waits for work if it does something else and then waits for the same queue again. It also does if it waits
     there during the whole recording. A thread that serves one request, and waits for a queue once, does neither.
@@ -427,7 +427,9 @@ def _functions(profile: Profile, path: list[Frame]) -> tuple[str, ...]:
 
 
 def _kind(profile: Profile, path: list[Frame], is_lock: bool) -> _Wait:
-    """Return the kind of the wait at the end of a stack. Frames inside the wait belong to the waker."""
+    """Return what the wait at the end of a stack is: a wait of an idle thread, for a queue, or another. Frames inside
+    the wait belong to the thread that ended it.
+    """
     frames: list[Frame] = []
     for frame in path:
         if frame.kind == FrameKind.MARKER and (frame.mark is None or frame.mark.kind is not MarkKind.LOCK):
@@ -475,7 +477,9 @@ def _kind_of_sleep(profile: Profile, frames: list[Frame], wait: str, is_lock: bo
 
 
 def _is_python_loop(keys: list[str]) -> bool:
-    """Return True if functions of Python start a program or a thread, and then are in one loop."""
+    """Return True if the stack begins with functions of Python that start a program or a thread, followed by functions
+    of one loop only.
+    """
     for at, key in enumerate(keys):
         for loop in PYTHON:
             if _fits(key, loop.entries) and all(_fits(each, loop.entries | loop.inner) for each in keys[at + 1 :]):

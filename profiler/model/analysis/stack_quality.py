@@ -239,7 +239,7 @@ def _before_first(
 
 
 def _cut(ends: dict[str, int], label: str, value: int) -> None:
-    """Move an amount in `ends` from the label of complete stacks to this label."""
+    """Move an amount in `ends` from the label for complete stacks to another label."""
     if value:
         ends[StackEnd.ROOT.label] -= value
         ends[label] = value
@@ -248,8 +248,8 @@ def _cut(ends: dict[str, int], label: str, value: int) -> None:
 def _evaluators(
     profile: Profile, languages: Sequence[Language]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Analyse the stack of each node of the tree: whether it runs an interpreter's evaluator without functions of the
-    language.
+    """Find out for the stack of each node of the tree whether it runs an interpreter's evaluator but has no functions
+    of the language.
 
     Returns:
         (nodes,) index of the language whose evaluator is on the stack without any interpreter function, -1 for none;

@@ -101,7 +101,8 @@ def packed(profile: Profile) -> bytes:
 
 
 def cut(profile: Profile, max_bytes: int = MAX_BYTES) -> Iterator[Profile]:
-    """Split a profile by stacks into parts that a receiver of pprof accepts, by their numbers of samples and bytes.
+    """Split a profile by stacks into parts that are small enough for a receiver of pprof, by their numbers of samples
+    and bytes.
 
     Raises:
         RefusedForGood: One stack is too large.

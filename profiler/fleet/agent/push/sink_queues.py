@@ -122,7 +122,7 @@ class Pusher:
         return max(backoff, self._after_s * random.uniform(1.0, 1.1))
 
     def push(self) -> int:
-        """Send the segments of the queue until one is not accepted, and return how many were sent."""
+        """Send the segments of the queue, oldest first, until one is not accepted. Return how many were sent."""
         before = self.sent
         while not self._ending.is_set():
             with self._writing:
@@ -149,7 +149,7 @@ class Pusher:
         return True
 
     def _push(self, name: SegmentName) -> None:
-        """Send a segment to the sink, or set it aside.
+        """Send one segment to the sink, or move it to the folder of refused segments.
 
         Raises:
             NotSent: The segment must wait.
@@ -195,8 +195,8 @@ class Pusher:
         self._conditions.end("push_failing", sink=self.name)
 
     def _waits(self, name: SegmentName, word: str, about: str, after_s: float = 0.0, stated: str = "") -> bool:
-        """Note a failed attempt to send a segment. Return True if the segment was set aside in refused/, because it
-        caused the failures itself.
+        """Note a failed attempt to send a segment. Return True if the segment itself caused the failures and was
+        therefore moved to refused/.
         """
         with self._writing:
             self._diagnostics.count(LATER[word])

@@ -44,8 +44,8 @@ class Retention:
 
 
 class _PendingSegments:
-    """The received segments whose files are about to be written. The search for files that the database lacks must skip
-    them. Thread-safe.
+    """Segments that were received and whose files are about to be written. The search for files that the database lacks
+    must skip them. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -58,8 +58,8 @@ class _PendingSegments:
             self._times[rows.tenant, rows.name.path] += 1
 
     def passes_over(self, tenant: str, name: SegmentName) -> bool:
-        """Return True if the file of a segment is about to be written, and record that the search for missing files has
-        skipped it.
+        """Return True if the file of a segment is about to be written, so that the search for files without rows must
+        skip it. Note that the search has skipped the segment.
         """
         with self._lock:
             coming = (tenant, name.path) in self._times
@@ -68,8 +68,8 @@ class _PendingSegments:
         return coming
 
     def drop(self, segments: Iterable[SegmentRows]) -> bool:
-        """Remove segments from the set of coming files, and return True if the search for missing files has skipped one
-        of them.
+        """Remove segments whose files are written, or will not be. Return True if the search for files without rows has
+        skipped one of them.
         """
         passed_over = False
         with self._lock:
@@ -137,8 +137,8 @@ class Indexer:
         self._arrived.set()
 
     def forget(self, segments: Iterable[SegmentRows]) -> None:
-        """Forget segments that were announced but not stored. A file with such a name may exist already; if it was
-        skipped, it is searched again.
+        """Withdraw segments that were announced by expect() but not stored. If a file with such a name was skipped by a
+        search, it is searched again.
         """
         if self._coming.drop(segments):
             self._behind = True
@@ -209,7 +209,9 @@ class Indexer:
         return listed
 
     def _bring_in(self) -> None:
-        """Insert the queued segments into the database in one block. Later segments go into the next block."""
+        """Insert all queued segments into the database as one block. Segments that arrive meanwhile go into the next
+        block.
+        """
         left = len(self._waiting)
         while left:
             block = [self._waiting.popleft() for _ in range(min(left, _MAX_AT_ONCE))]

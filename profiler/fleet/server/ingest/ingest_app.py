@@ -201,8 +201,8 @@ class IngestApp:
         return refused.status, dump_json(found), headers
 
     def check_host(self, host: str) -> None:
-        """Refuse requests under another host name if there are no tokens: a foreign page whose name resolves here must
-        not act.
+        """Refuse requests under a foreign host name if the server has no tokens. Otherwise a foreign web page, whose
+        host name resolves to this machine, could use the server.
 
         Raises:
             Refused: The host name is another one.
@@ -342,8 +342,8 @@ class IngestApp:
             self._idle.append(reader)
 
     def _adopted(self, rows: SegmentRows) -> SegmentRows:
-        """Check the rows that another process read from a segment, and add their stacks to the tenant's cache in this
-        process.
+        """Check the rows that another process has read from a segment, and add their stacks to the tenant's stack cache
+        in this process.
 
         Raises:
             Refused: The segment is wrong.

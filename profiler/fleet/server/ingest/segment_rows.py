@@ -321,8 +321,8 @@ class _WholeStacks(Builder):
 
 
 class _ShownFrames(dict[int, ShownFrame]):
-    """A mapping from the number of a frame in a file to the frame as the database has it, filled on access. It raises
-    FormatError for too many characters.
+    """A mapping from the number of a frame in a file to the frame in the database's form. Entries are made when they
+    are first used. It raises FormatError for too many characters.
     """
 
     def __init__(self, parts: Parts, digests: Mapping[int, bytes], known: FrameCache) -> None:
@@ -376,7 +376,7 @@ def _numbers(
 
 
 def _facts(frames: Sequence[ShownFrame]) -> StackFacts:
-    """Return the properties that the database stores for each stack, from its frames, outermost first."""
+    """Return the facts about a stack that the database stores besides its frames, from its frames, outermost first."""
     if not frames:
         return StackFacts()
     cut = next((frame.build for frame in frames if not frame.is_marker), None) if frames[0].is_cut else None
@@ -396,8 +396,8 @@ def _build(parts: Parts, frame: Frame) -> tuple[str, str] | None:
 
 
 def _builds(book: StoredStackCache, stacks: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> list[BuildCost]:
-    """Return for each object file its own time, the part of it without names, and the time of stacks truncated in
-    it.
+    """Return for each object file the cost in its own code, the part of that without function names, and the cost of
+    stacks that were truncated in it.
     """
     leaf, bare, cut = book.leaf[stacks], book.bare[stacks], book.cut[stacks]
     found, place = np.unique(np.concatenate((leaf, cut)), return_inverse=True)

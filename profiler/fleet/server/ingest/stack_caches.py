@@ -122,7 +122,7 @@ class FrameCache:
     def show(
         self, digest: bytes, text: str, build: tuple[str, str] | None, bare: bool, is_marker: bool, is_cut: bool
     ) -> ShownFrame:
-        """Store a frame in the cache of shown frames under its digest."""
+        """Return the cached frame with this digest in the form of the database. Store it if it is new."""
         shown = ShownFrame(self.text(text), piece_of(text), len(text), build, bare, is_marker, is_cut)
         with self._lock:
             self._memory += _FRAME + len(shown.piece)
@@ -136,8 +136,8 @@ class FrameCache:
 
 
 def lendable(met: Mapping[Hashable, ReadFrame]) -> dict[Hashable, ReadFrame]:
-    """Return those frames of a segment that another process may copy into its cache, by what the segment states about
-    them.
+    """Return those frames of a segment that another process may copy into its own cache, by what the segment states
+    about them.
     """
     return dict(islice(((key, made) for key, made in met.items() if made.memory <= _MAX_LENT), _MAX_ADOPTED))
 

@@ -45,7 +45,7 @@ class Rest:
 
 
 def dearest(costs: list[StackCost], most: int) -> tuple[list[StackCost], Rest]:
-    """Return the costs of the `most` most expensive stacks, and the number and the total of the others."""
+    """Return the costs of the most expensive stacks, at most `most`, and the number and total cost of all others."""
     sums: dict[Stack, int] = {}
     for cost in costs:
         sums[cost.stack] = sums.get(cost.stack, 0) + cost.value

@@ -76,7 +76,7 @@ class ClientDisconnected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunningQuery:
-    """A running query of a client of the server.
+    """A query of a client that runs in the database and can be cancelled.
 
     Attributes:
         seconds: Maximum time of each statement.
@@ -229,8 +229,8 @@ class ClientQueries:
         return self._symbols is not None and self._symbols.has(tenant, build_id)
 
     def _dearest(self, chosen: SampleQuery, counted: CountedRows, by_service: bool) -> tuple[list[StackCost], Rest]:
-        """Return the costs of the most expensive stacks. The database finds them if there are too many rows to add up
-        in Python.
+        """Return the costs of the most expensive stacks, and the sum of the others. The database finds them if there
+        are too many rows to add up in Python.
         """
         by_stack = _by_stack(counted)
         count, whole = map(int, self._rows(f"SELECT count(), sum(whole) FROM ({by_stack}) AS sums")[0])

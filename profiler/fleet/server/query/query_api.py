@@ -114,8 +114,8 @@ def timeline(store: ClientQueries, tenant: str, words: Words) -> Answer:
     recorded = store.host_steps(chosen, step_ns) if is_by_hosts and (hosts or by) else {"": set(covered)}
 
     def absent(value: str, step: int) -> int | None:
-        """Return the amount of a time step without samples: 0 if the host was recorded then, None if it was not or if
-        that is unknown.
+        """Return the amount to show for a time step without samples: 0 if the host was recorded in it, None if it was
+        not or that is unknown.
         """
         host = hosts[0] if hosts and not by else value
         return 0 if is_by_hosts and step in recorded.get(host, ()) else None
@@ -168,7 +168,9 @@ def _range(basis: SamplingBasis | None, part: int, whole: int) -> list[float] | 
 
 
 def _ranges(basis: SamplingBasis | None) -> Answer | None:
-    """Return a description of how confidence ranges of shares were made."""
+    """Return a description of the method by which the confidence ranges of shares were computed, None if there are
+    none.
+    """
     if basis is None:
         return None
     sampled, width = round(basis.sampled, _DIGITS), round(basis.half_width, _DIGITS)

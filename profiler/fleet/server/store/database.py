@@ -27,7 +27,7 @@ _MAX_SERIES = 200_000
 
 @dataclass(slots=True)
 class _Day:
-    """A note of which stacks and series of one day are in the database.
+    """The stacks and series of one day that are known to be in the database.
 
     Attributes:
         stacks: For each stack cache, a mask of its stacks.
@@ -82,7 +82,9 @@ class StoredRowCache:
         return self._days.setdefault(day, _Day())
 
     def _marks(self, day: str, book: StoredStackCache, size: int) -> npt.NDArray[np.bool_]:
-        """Return the mask of a stack cache's stacks that the database has for a day, for at least `size` stacks."""
+        """Return a mask of a stack cache's stacks: True for stacks that the database has for a day. It covers at least
+        `size` stacks.
+        """
         of_day = self._day(day).stacks
         marks = of_day.get(book, np.zeros(0, np.bool_))
         if len(marks) < size:

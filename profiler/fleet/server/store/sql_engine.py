@@ -232,8 +232,8 @@ def literal(value: str | int) -> str:
 class Engine(Protocol):
     """An SQL engine. All methods raise StoreError.
 
-    run() executes a statement on every server, put() executes an insertion on the first one. rows() executes a query,
-    and waits for a ClickHouse server for patience_s seconds. check() tests that the tables exist and respond.
+    run() executes a statement on every server, put() an insertion on the first one. rows() executes a query, and waits
+    at most patience_s seconds for a ClickHouse server. check() tests that the tables exist and the servers respond.
     """
 
     dialect: Dialect

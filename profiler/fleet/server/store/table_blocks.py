@@ -107,7 +107,7 @@ _LETTERS = 1 << 26
 
 
 def pieces(found: Iterable[StacksOfDay]) -> Iterable[list[StacksOfDay]]:
-    """Split stacks into groups whose blocks for the database fit into memory."""
+    """Split stacks into groups that are small enough for one block of the database each to fit into memory."""
     grouped: dict[int, list[StacksOfDay]] = {}
     before = 0
     for day, tenant, book, wanted in found:
