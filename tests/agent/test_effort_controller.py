@@ -124,7 +124,10 @@ def test_budget_of_a_minute_that_is_gone_early_is_not_waited_for() -> None:
 
 def test_memory_is_kept_by_fewer_processes_as_long_as_that_helps() -> None:
     """Check that the governor reports a memory budget that it cannot keep, and then leaves out no processes in vain."""
-    never = lived(lambda _, __: 0.001, 60, lambda _: 201 * MB)[0]
+    efforts = list[Effort]()
+    never = lived(lambda _, effort: efforts.append(effort) or 0.001, 60, lambda _: 201 * MB)[0]
+    assert {effort.processes for effort in efforts} == {1, 2}
+    assert all(effort.processes == 1 for effort in efforts[-50 * 12 :]), "a step that does not help is undone"
     assert never == [BudgetVerdict.LESS] + [BudgetVerdict.BROKEN] * (len(never) - 1)
     assert BudgetVerdict.BROKEN in never
     helped = lived(lambda _, __: 0.001, 60, lambda effort: 900 * MB // effort.processes)[0]
@@ -381,7 +384,8 @@ def test_processes_that_the_memory_budget_leaves_out_are_a_condition(monkeypatch
     judged.live(3, 0.001)
     assert not judged.conditions.reasons
     judged.memory = 2 * BUDGET.memory
-    judged.live(5, 0.001)
+    while "processes_left_out" not in judged.conditions.reasons and judged.now < 2000:
+        judged.live(1, 0.001)
     assert judged.control.effort.processes > 1
     assert "processes_left_out" in judged.conditions.reasons
     judged.memory = BUDGET.memory // 2

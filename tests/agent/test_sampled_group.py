@@ -130,7 +130,7 @@ def test_first_window_begins_before_the_files_of_processes_are_read() -> None:
 
 
 @pytest.mark.parametrize(("left_s", "waits"), [(50, True), (70, False)])
-def test_recording_of_other_processes_begins_at_the_end_of_the_window_unless_that_is_far(
+def test_restart_for_other_processes_waits_for_a_window_that_ends_soon(
     left_s: float, waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = parse('[[rule]]\nname = "*"', "x")

@@ -12,9 +12,10 @@ was too much: under constant load, changes become ever rarer.
 - If a step down has not lowered the cost, or the two costs show that the constant part alone exceeds the budget by far
 and is most of the cost, no further step is taken. BROKEN states the budget that would be needed, and the next step
 follows only after a number of such verdicts that doubles.
-- Memory has no such law: fewer processes may need less. If a step did not help, no further one is taken. Fewer
-processes do not lower the processor time: samples are dropped before they cost much, and a recording that starts
-again reads files for the first time. So processes return whatever the processor time is, as soon as memory allows it.
+- Memory has no such law: fewer processes may need less. A step that did not help is undone, and tried again after
+MAX_PATIENCE minutes. Fewer processes do not lower the processor time: samples are dropped before they cost much, and a
+recording that starts again reads files for the first time. So processes return whatever the processor time is, as soon
+as memory allows it.
 - When recordings begin, files are read for the first time: nothing is judged during SETTLING. The first recording of an
 agent has FIRST_SETTLING.
 """
@@ -160,7 +161,7 @@ class Governor:
         self._costs: deque[float] = deque(maxlen=_REMEMBERED)
         self._stride = self._part = 0
         self._times_retry, self._processes_retry = _RetryDelay(), _RetryDelay()
-        self._memory_before = 0
+        self._memory_before = self._memory_waits = 0
         self._cpu_before = self._work_before = 0.0
         self._was_fixed = False
         self._useless, self._useless_most, self._calm = 0, 2, 0
@@ -209,7 +210,7 @@ class Governor:
         """
         self.budget = budget
         self._times_retry, self._processes_retry = _RetryDelay(), _RetryDelay()
-        self._memory_before = 0
+        self._memory_before = self._memory_waits = 0
         self._forget_reduction()
         self._settled = min(self._settled, now + FIRST_SETTLING * budget.every_s)
         self._begin(now, spent_s)
@@ -315,11 +316,18 @@ class Governor:
     def _fewer_processes(self, now: float) -> BudgetVerdict:
         before, self._memory_before = self._memory_before, 0
         if self.memory <= self.budget.memory:
+            self._memory_waits = 0
             return BudgetVerdict.NOTHING
         self._processes_retry.note_excess()
+        if self._memory_waits:
+            self._memory_waits -= 1
+            return BudgetVerdict.BROKEN
+        if self._part and before and self.memory > _HELPED * before:
+            self._part -= 1
+            self._memory_waits = MAX_PATIENCE
+            return BudgetVerdict.BROKEN
         self._memory_before = self.memory
-        is_useless = self._part and before and self.memory > _HELPED * before
-        if is_useless or self._part == len(PARTS) - 1:
+        if self._part == len(PARTS) - 1:
             return BudgetVerdict.BROKEN
         self._part += 1
         self._settled = now + SETTLING * self.budget.every_s
