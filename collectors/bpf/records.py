@@ -434,3 +434,13 @@ class RecordRing:
     def used(self) -> int:
         """Number of bytes in the BPF ring buffer that the reader has not released."""
         return int(self._producer[0]) - int(struct.unpack_from("=Q", self._consumer)[0])
+
+
+def find_spans(base: int, size: int, holes: int) -> list[tuple[int, int]]:
+    """Return (begin, end) of each part of a stack copy that was in memory; adjacent pages are merged."""
+    edges = [0, *range(PAGE - base % PAGE, size, PAGE), size] if size else [0]
+    spans: list[tuple[int, int]] = []
+    for n, (low, high) in enumerate(pairwise(edges)):
+        if not holes >> n & 1:
+            spans.append((spans.pop()[0], high) if spans and spans[-1][1] == low else (low, high))
+    return spans

@@ -1,23 +1,21 @@
-"""The source of samples for the collector that tracks the processes, and the limits for recording single waits.
+"""The samples in the ring of the BPF program as columns, and the limits for recording single waits.
 
 As many single waits are recorded as can be unwound, shorter ones if there are few.
 
-bpf/collector.py takes everything but samples from perf_events' records, and the samples here. The input are processes
+Everything but samples comes from perf_events' records (perf/kernel_collector.py). The input are processes
 as they appear. The output are columns of samples over the ring, then their interpreter frames and additional memory.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
-from collections.abc import Callable, Container
-from itertools import pairwise
+from collections.abc import Callable
 
 import numpy as np
 
 from pyprof.collectors.base import Feedback
-from pyprof.collectors.bpf.kernel_program import BpfSampler, WaitingThread
+from pyprof.collectors.bpf.kernel_program import BpfSampler
+from pyprof.collectors.bpf.recorded_processes import RecordedProcesses
 from pyprof.collectors.bpf.records import (
     FOREVER_NS,
     LABEL_NAME,
@@ -25,27 +23,20 @@ from pyprof.collectors.bpf.records import (
     NO_ENDS,
     NO_RECORDS,
     PAGE,
-    STACK_SLACK,
-    U64,
     Flag,
     LossReason,
     Records,
     WaitEnds,
+    find_spans,
     read_kernel_stacks,
     read_records,
     read_wait_ends,
     split_positions,
 )
-from pyprof.collectors.linux import procfs
-from pyprof.collectors.perf.cpu_wide_events import Silent
 from pyprof.collectors.perf.records import SampleRecords
 from pyprof.collectors.perf.stack_copy_size import AbsentPages
 from pyprof.diagnostics import Diagnostics
-from pyprof.errors import FormatError
-from pyprof.model.address_space import AddressSpace
-from pyprof.model.interpreter_frame_reading import CopiedStack, FrameRows, KernelReader
-from pyprof.model.interpreter_frames import Chain
-from pyprof.model.reason_lookup import make_cause
+from pyprof.model.interpreter_frame_reading import KernelReader
 from pyprof.model.sample_batch import Piece, SampleBatch, StackSlab, make_goroutine_pieces
 from pyprof.model.thread_identity import Labels, read_program_labels
 from pyprof.records import replace
@@ -122,15 +113,13 @@ class BpfSource:
     """A source of the samples that the BPF program in the kernel takes.
 
     Attributes:
-        most_copy: Maximum number of stack bytes in a sample.
+        sampler: The loaded BPF program.
         lost: Number of samples that found no room in the ring buffer.
-        parent_of: Returns the process that forked another one, or 0 if that is unknown.
+        processes: The processes that it samples.
         records: Samples that take_samples() found.
         ended: Ends of waits that take_samples() found.
         rates: Limits for recording single waits.
     """
-
-    most_copy = MOST_STACK
 
     def __init__(
         self,
@@ -150,15 +139,10 @@ class BpfSource:
             least_ns: Shorter waits need no separate record.
         """
         self.lost = self._lost_before = 0
-        self.words, self.ring_fd = sampler.ring.words, sampler.ring.fd
-        self.parent_of: Callable[[int], int] = lambda pid: 0
-        self._sampler = sampler
+        self.words = sampler.ring.words
+        self.processes = RecordedProcesses(sampler, next_id, reader)
+        self.sampler = sampler
         self._diagnostics = diagnostics
-        self._next_id = next_id
-        self._make = reader
-        self._readers: dict[int, KernelReader] = {}
-        self._ended: set[int] = set()
-        self._placed: dict[int, tuple[int, int, int]] = {}
         self._counted: dict[LossReason, int] = {}
         self.records, self.ended, self._until = NO_RECORDS, NO_ENDS, 0
         self.rates = WaitRates(least_ns)
@@ -168,112 +152,13 @@ class BpfSource:
         self._limit()
 
     def _limit(self) -> None:
-        self._sampler.set_limits(self._copy, self.rates.least_ns, self.rates.share)
-
-    def read_waiting_threads(self) -> list[WaitingThread]:
-        """Return the threads that wait now, and the kernel's sums of short waits that got no separate record."""
-        return self._sampler.read_waiting_threads()
-
-    def add_processes(self, pids: list[int]) -> None:
-        """Sample existing processes by the BPF program. Their interpreters are read before their first sample."""
-        for pid in pids:
-            if not self._sampler.is_recorded(pid):
-                self._place_stack(pid)
-                self.find_interpreter(pid)
-                if not self._sampler.is_recorded(pid):
-                    self._sampler.add_process(pid)
-
-    def add_before_exec(self, pids: list[int]) -> None:
-        """Start to sample processes that are about to call exec. Their samples before the exec are dropped."""
-        for pid in pids:
-            self._sampler.add_process(pid)
-
-    @property
-    def full(self) -> bool:
-        """True if the BPF ring buffer must be read now."""
-        return self._sampler.full
-
-    def find_interpreter(self, pid: int) -> str | None:
-        """Find the interpreter of a process, so that the BPF program copies its frames.
-
-        Returns:
-            "" if the program can sample all of the process. None if it has an interpreter that has not started yet.
-                Otherwise the reason why stops are better.
-        """
-        if self._make is None:
-            return ""
-        reader = self._reader(pid)
-        try:
-            space = procfs.read_address_space(pid, self._next_id(), generation=0)
-            needs = reader.inspect_process(space, procfs.list_tasks(pid), self._parent(pid))
-        except (OSError, FormatError):
-            return ""
-        found, goroutines = reader.offsets(), reader.goroutines()
-        if found is not None or goroutines is not None:
-            self._place(reader)
-            runtime, offsets = found or (0, None)
-            self._sampler.add_process(pid, runtime, offsets, goroutines)
-        if found is not None and needs == "" and found[1].seeks and not self._sampler.seeks:
-            return make_cause("waits_of_greenlets")
-        return needs
-
-    def _reader(self, pid: int) -> KernelReader:
-        assert self._make is not None
-        reader = self._readers.get(pid)
-        if reader is None:
-            reader = self._readers[pid] = self._make(pid)
-        return reader
-
-    def _parent(self, pid: int) -> KernelReader | None:
-        return self._readers.get(self.parent_of(pid))
-
-    def find_gil_addresses(self, pid: int) -> set[int]:
-        """Return the known addresses of the GILs of a process's interpreters."""
-        reader = self._readers.get(pid)
-        return {place.gil for place in reader.places() if place.gil} if reader is not None else set()
-
-    def keep_only(self, pids: Container[int]) -> None:
-        """Stop recording all processes except these, because the others have ended.
-
-        A process is dropped only at the second such call, after its last records in the ring buffer were read.
-        """
-        ended = {pid for pid in self._readers if pid not in pids}
-        for pid in ended & self._ended:
-            del self._readers[pid]
-            self._sampler.forget_process(pid)
-        self._ended = ended - self._ended
-
-    def retire(self) -> None:
-        """Drop what is stored about threads that had already ended when the previous window was closed."""
-        for tid in [tid for tid in self._placed if not os.path.exists(f"/proc/{tid}")]:
-            del self._placed[tid]
-            self._sampler.forget_thread(tid)
-
-    def _place_stack(self, pid: int) -> None:
-        """Tell the BPF program the end of the stack of a process's first thread. For other threads it is the end of the
-        stack's mapping.
-        """
-        with contextlib.suppress(OSError, FormatError):
-            directory = procfs.ProcDir(pid)
-            try:
-                first = directory.stat().stack
-            finally:
-                directory.close()
-            if first:
-                self._sampler.set_stack_end(pid, (first + STACK_SLACK) & ~7)
-
-    def _place(self, reader: KernelReader) -> None:
-        for thread in reader.places():
-            known = (thread.address, thread.gil, thread.collecting)
-            if self._placed.get(thread.tid) != known:
-                self._placed[thread.tid] = known
-                self._sampler.set_interpreter_addresses(thread)
+        self.sampler.set_limits(self._copy, self.rates.least_ns, self.rates.share)
 
     def take_samples(self, until_ns: int = FOREVER_NS) -> SampleRecords:
         """Return the samples in the ring buffer up to a time, in order of time; release_samples() releases their
         room.
         """
-        ring = self._sampler.ring
+        ring = self.sampler.ring
         self._used = ring.used / ring.size
         places, self._until = ring.take_records(until_ns)
         samples, ends = split_positions(self.words, places)
@@ -299,15 +184,15 @@ class BpfSource:
 
         Opening the recording takes seconds if there are many processes. Samples of that time fill the ring buffer.
         """
-        ring = self._sampler.ring
+        ring = self.sampler.ring
         _, until = ring.take_records(until_ns)
         ring.release_records(until)
-        self._counted, _ = self._sampler.read_counts()
+        self._counted, _ = self.sampler.read_counts()
         self._lost_before = self._counted[LossReason.RING_FULL]
 
     def read_later_ends(self) -> WaitEnds:
         """Return the ends of waits that are still in the ring buffer after take_samples(). They stay there."""
-        return read_wait_ends(self.words, split_positions(self.words, self._sampler.ring.find_later_records())[1])
+        return read_wait_ends(self.words, split_positions(self.words, self.sampler.ring.find_later_records())[1])
 
     def with_frames(self, batch: SampleBatch, lanes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> SampleBatch:
         """Return a batch of samples with the interpreter frames and the additional memory pieces that the BPF program
@@ -319,7 +204,10 @@ class BpfSource:
         """
         records = self.records.select_rows(lanes)
         self._bring_holes(records)
-        stack, chains = _with_pieces(batch.stack, records), self._chains(batch, records)
+        stack, chains = (
+            _with_pieces(batch.stack, records),
+            self.processes.read_chains(batch, records, self.records, self.words),
+        )
         return replace(batch, stack=stack, chains=chains, labels=self._labels_of(records))
 
     def _labels_of(self, records: Records) -> dict[int, Labels]:
@@ -344,14 +232,13 @@ class BpfSource:
 
     def release_samples(self) -> None:
         """Release the ring buffer memory of the samples that take_samples() returned, when all were unwound."""
-        self._sampler.ring.release_records(self._until)
-        for reader in self._readers.values():
-            reader.finish_batch()
+        self.sampler.ring.release_records(self._until)
+        self.processes.finish_batch()
         copies = int(np.count_nonzero(self.records.flags & Flag.WAITS))
         if self.rates.adjust_limits(copies, len(self.ended), self._used):
             self._limit()
         self.records, self.ended = NO_RECORDS, NO_ENDS
-        counts, _ = self._sampler.read_counts()
+        counts, _ = self.sampler.read_counts()
         self.lost = counts[LossReason.RING_FULL] - self._lost_before
         self._count_lost({reason: n - self._counted.get(reason, 0) for reason, n in counts.items()})
         self._counted = counts
@@ -369,6 +256,7 @@ class BpfSource:
         known. A stack in an arena (of a coroutine) would be copied together with what follows it, so the first samples
         may also lower the size. Later samples do not, because deep calls come and go.
         """
+        self._absent.learn(feedback)
         base, top, missing = feedback.batch.stack.base, feedback.top, feedback.missing
         needed = int((top[top > base] - base[top > base]).max(initial=0))
         if (missing > base).any():
@@ -378,79 +266,8 @@ class BpfSource:
             self._copy = wanted
             self._limit()
 
-    def reopen_events(self) -> Silent:
-        """Open perf events on processors that were offline or are new."""
-        return self._sampler.reopen_events()
-
-    def stop_sampling(self) -> None:
-        """Stop sampling by the BPF program. Samples in the ring buffer can still be taken."""
-        self._sampler.stop_program()
-
     def close(self) -> None:
-        self._sampler.close()
-
-    def _chains(self, batch: SampleBatch, records: Records) -> dict[int, Chain]:
-        found: dict[int, Chain] = {}
-        if self._make is None:
-            return found
-        has = (records.flags & Flag.CHAIN) != 0
-        for pid in set(batch.pid.tolist()) & (self._readers.keys() | set(batch.pid[has].tolist())):
-            reader, mine = self._reader(pid), batch.pid == pid
-            space: AddressSpace = batch.spaces[int(batch.space[np.flatnonzero(mine)[-1]])]
-            tids = set(batch.tid[mine].tolist())
-            with contextlib.suppress(OSError):
-                tids.update(procfs.list_tasks(pid))
-            reader.inspect_process(space, tids, self._parent(pid))
-            if reader.offsets() is None:
-                continue
-            self._place(reader)
-            lanes = np.flatnonzero(mine & has)
-            if len(lanes):
-                chains = reader.chains(
-                    build_frame_rows(records.select_rows(lanes), self.records.read_texts(pid), self.words)
-                )
-                found |= {lane: chain for lane, chain in zip(lanes.tolist(), chains, strict=True) if chain is not None}
-        return found
-
-
-def build_frame_rows(records: Records, texts: U64, words: U64) -> FrameRows:
-    """Return the interpreter frames of samples as rows that an interpreter's reader decodes.
-
-    Args:
-        records: Records that the BPF program wrote.
-        texts: Rows of interpreter strings (Records.texts).
-        words: Memory of the ring that the records were read from.
-    """
-    halves = np.ascontiguousarray(records.frames[:, 3]).view(np.uint32).reshape(-1, 2)
-    return FrameRows(
-        start=records.frame,
-        waiting=records.waiting,
-        awaiting=records.awaiting,
-        frames=np.ascontiguousarray(records.frames[:, [0, 1, 2, 4]]),
-        flag=halves[:, 0].astype(np.uint8),
-        tlbc=halves[:, 1],
-        stand_start=records.anchor,
-        stands=records.anchors,
-        texts=texts,
-        holds=(records.flags & Flag.HOLDS_LOCK) != 0,
-        collecting=(records.flags & Flag.COLLECTING) != 0,
-        broken=(records.flags & Flag.BROKEN) != 0,
-        several=(records.flags & Flag.SEVERAL) != 0,
-        copies={int(lane): _copied_stack(records, lane, words) for lane in np.flatnonzero(records.waiting)},
-    )
-
-
-def _copied_stack(records: Records, lane: np.int64, words: U64) -> CopiedStack:
-    base, size, end = int(records.base[lane]), int(records.size[lane]), int(records.frame[lane + 1])
-    first = int(records.offset[lane]) >> 3
-    copy = words[first : first + (size >> 3)]
-    holes = int(records.holes[lane])
-    if holes:
-        copy = np.zeros_like(copy)
-        for low, high in _spans(base, size, holes):
-            copy[low >> 3 : high >> 3] = words[first + (low >> 3) : first + (high >> 3)]
-    links = records.frames[end - int(records.waiting[lane]) : end, 3]
-    return CopiedStack(int(records.state[lane]), base, copy.data, links)
+        self.sampler.close()
 
 
 def read_labels(records: Records, lane: int) -> Labels:
@@ -483,11 +300,11 @@ def _with_pieces(stack: StackSlab, records: Records) -> StackSlab:
     for lane in odd.tolist():
         base, at = int(stack.base[lane]), int(stack.offset[lane])
         whole = int(stack.size[lane])
-        spans = _spans(base, whole, int(records.holes[lane]))
+        spans = find_spans(base, whole, int(records.holes[lane]))
         size[lane] = spans[0][1] if spans and not spans[0][0] else 0
         found = [(base + low, at + low, high - low) for low, high in spans if low]
         base, at = int(records.below_base[lane]), at + whole
-        below = _spans(base, int(records.below_size[lane]), int(records.below_holes[lane]))
+        below = find_spans(base, int(records.below_size[lane]), int(records.below_holes[lane]))
         found += [(base + low, at + low, high - low) for low, high in below]
         copied = [Piece(avma, stack.data[place : place + length].tobytes()) for avma, place, length in found]
         if records.goroutine_size[lane]:
@@ -504,17 +321,7 @@ def _goroutine_pieces(stack: StackSlab, records: Records, lane: int, at: int) ->
     The goroutine's stack ends at its first missing page.
     """
     base = int(records.goroutine_base[lane])
-    spans = _spans(base, int(records.goroutine_size[lane]), int(records.goroutine_holes[lane]))
+    spans = find_spans(base, int(records.goroutine_size[lane]), int(records.goroutine_holes[lane]))
     end = at + (spans[0][1] if spans and not spans[0][0] else 0)
     head = records.goroutine_head[lane].tobytes()
     return make_goroutine_pieces(int(records.goroutine[lane]), head, base, stack.data[at:end].tobytes())
-
-
-def _spans(base: int, size: int, holes: int) -> list[tuple[int, int]]:
-    """Return (begin, end) of each part of a stack copy that was in memory; adjacent pages are merged."""
-    edges = [0, *range(PAGE - base % PAGE, size, PAGE), size] if size else [0]
-    spans: list[tuple[int, int]] = []
-    for n, (low, high) in enumerate(pairwise(edges)):
-        if not holes >> n & 1:
-            spans.append((spans.pop()[0], high) if spans and spans[-1][1] == low else (low, high))
-    return spans

@@ -2,12 +2,13 @@
 
 address_spaces          Address spaces from the kernel's records: /proc/PID/maps once, then each new mapping at its time
 batch_maker             Conversion of records in the rings to sample batches
-collector               A collector that uses the kernel's perf_events: no thread is ever stopped
 cpu_wide_events         Events on processors: samples of all their threads, an alarm for new mappings, and the choice
                         between processors and threads
 event_attributes        struct perf_event_attr as bytes, reasons for refusals, and the periods of context-switch events
 event_manager           The events of a recording: their scope, their copy size, and the time that they have counted
 event_set               Events on threads, one for each thread and processor, and a reader of the rings
+kernel_collector        A collector of samples that the kernel takes, and its records about the processes of a recording
+perf_samples            Samples that events of perf_events take
 process_set             The processes of a recording, and their processor time
 processes_from_records  The processes of a recording as the kernel's records report them: forks, execs, mappings and
                         thread names

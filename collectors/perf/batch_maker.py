@@ -109,11 +109,7 @@ class BatchMaker:
         """Return a batch without samples, which lets the consumer act between batches."""
         return self._batch(NO_SAMPLES, np.zeros(0, np.uint64), {}, np.zeros(0, np.int32))
 
-    def batches(self, found: Scan) -> list[SampleBatch]:
-        """Convert samples to batches: one for 64-bit code, and one for 32-bit code if there is any."""
-        return self.convert_scan(found, NO_SAMPLES, self._rings.words).running
-
-    def convert_scan(self, found: Scan, switched: SampleRecords, words: U64) -> RingBatches:
+    def convert_scan(self, found: Scan, switched: SampleRecords = NO_SAMPLES, words: U64 | None = None) -> RingBatches:
         """Convert the records of one reading of perf's ring buffers to batches, together with samples of the same time
         from other ring buffers.
 
@@ -147,7 +143,7 @@ class BatchMaker:
                 if history.image.alive:
                     history.distrust_mappings()
         batch = self._batch(samples, self._rings.words, spaces, space)
-        further = self._batch(switched, words, spaces, switched_space)
+        further = self._batch(switched, self._rings.words if words is None else words, spaces, switched_space)
         return RingBatches(found, split_by_width(batch, kept, samples.narrow), further, switched_kept)
 
     def _count_left_out(self, pids: npt.NDArray[np.int32]) -> None:

@@ -181,6 +181,7 @@ class RecordAccounts:
 
     Attributes:
         slots: Returns (kept, missed) sampling times of other collectors.
+        lost: Returns the sampling times whose records were lost.
         is_on: True if the kernel's processor time is read.
     """
 
@@ -189,7 +190,6 @@ class RecordAccounts:
         options: CollectOptions,
         members: ProcessSet,
         user_only: bool,
-        lost: Callable[[], LostSamples],
         endings: Callable[[], EndedThreadTimes | None],
     ) -> None:
         """Create the accounts of a recording that has not begun.
@@ -198,13 +198,12 @@ class RecordAccounts:
             options: Options of the recording.
             members: The processes of the recording.
             user_only: True if samples show no time in the kernel.
-            lost: Returns the sampling times whose records were lost.
             endings: Returns the estimated time of threads after their last records.
         """
         self.slots: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self.lost: Callable[[], LostSamples] = lambda: LostSamples(0, True)
         self._options = options
         self._members = members
-        self._lost = lost
         self._endings = endings
         self._offline: Silent = {}
         all_but = (lambda: members.excluded_pids) if members.everything else None
@@ -221,10 +220,10 @@ class RecordAccounts:
         offline.
         """
         if not self._offline:
-            return self._lost()
+            return self.lost()
         from pyprof.collectors.perf.cpu_wide_events import count_missed_samples
 
-        return count_missed_samples(self._offline, self._options.rate_hz, self._lost())
+        return count_missed_samples(self._offline, self._options.rate_hz, self.lost())
 
     def _find_endings(self) -> EndedThreadTimes | None:
         """Return the estimated time that threads ran after their last records, or None if some samples are taken by

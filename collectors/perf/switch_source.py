@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
-from pyprof.collectors.perf.collector import PerfCollector
+from pyprof.collectors.perf.kernel_collector import KernelCollector
 from pyprof.collectors.perf.stack_copy_size import mask_beyond_copy
 from pyprof.collectors.perf.switches import Switches, SwitchReading
 from pyprof.collectors.switch_source_protocol import ENDED, I64, Mask, SwitchBatch
@@ -32,19 +31,19 @@ class PerfSwitchSource:
         PerfNotAllowed: The kernel permits no events.
     """
 
-    running: PerfCollector
+    running: KernelCollector
     switches: Switches
     _cuts: bool = False
     _under_way: tuple[SwitchReading, RingBatches] | None = field(default=None)
 
     def __post_init__(self) -> None:
-        self.running.members.joined = self.switches.attach_events
+        self.running.records.members.joined = self.switches.attach_events
         with contextlib.suppress(ProcessLookupError):  # the process has already ended
-            self.switches.attach_events(self.running.members.alive)
+            self.switches.attach_events(self.running.records.members.alive)
 
     @property
     def source_ids(self) -> frozenset[int]:
-        return frozenset((self.running.source_id, self.switches.source_id))
+        return frozenset((self.running.records.source_id, self.switches.source_id))
 
     @property
     def flush_s(self) -> float:
@@ -60,10 +59,10 @@ class PerfSwitchSource:
 
     def take_switches(self, now_ns: int) -> SwitchBatch:
         switched = self.switches.take_switches(now_ns)
-        taken = self.running.take_samples(now_ns, switched.samples, self.switches.rings.words)
+        taken = self.running.records.take_samples(now_ns, switched.samples, self.switches.rings.words)
         self._under_way = switched, taken
         wanted = np.flatnonzero(taken.wanted)
-        known = self.running.maker.mask_recorded(switched.pid) | (switched.switches.kind == ENDED)
+        known = self.running.records.maker.mask_recorded(switched.pid) | (switched.switches.kind == ENDED)
         return SwitchBatch(
             running=taken.running,
             left=replace(taken.switched.take_samples(wanted), source_id=self.switches.source_id),
@@ -78,31 +77,28 @@ class PerfSwitchSource:
         assert self._under_way is not None  # the caller has called take()
         switched, taken = self._under_way
         self._under_way = None
-        self.running.release_samples(taken.scan)
-        return self.switches.release_switches(switched, self.running.members.alive)
+        self.running.records.release_samples(taken.scan)
+        return self.switches.release_switches(switched, self.running.records.members.alive)
 
     def split_by_width(self, batch: SampleBatch, narrow: Mask) -> list[SampleBatch]:
         return split_by_width(batch, np.ones(len(batch), np.bool_), narrow)
 
     def mask_recorded(self, pid: npt.NDArray[np.integer]) -> Mask:
-        return self.running.maker.mask_recorded(pid)
+        return self.running.records.maker.mask_recorded(pid)
 
     def mask_shown(self, tid: npt.NDArray[np.integer], time_ns: I64) -> Mask:
-        return self.running.maker.mask_shown(tid, time_ns)
+        return self.running.records.maker.mask_shown(tid, time_ns)
 
     def find_thread_ids(self, tid: npt.NDArray[np.integer], time_ns: I64) -> tuple[npt.NDArray[np.int32], I64]:
-        tracked = self.running.members.tracked
+        tracked = self.running.records.members.tracked
         return tracked.names.find_pids(tid, time_ns), tracked.lives.started(tid, time_ns)
 
     def take_new_processes(self) -> set[int]:
         return self.running.take_new_processes()
 
     def learn(self, feedback: Feedback) -> None:
-        learners: dict[int, Callable[[Feedback], None]] = {
-            self.running.source_id: self.running.learn,
-            self.switches.source_id: self.switches.learn,
-        }
-        learners[feedback.batch.source_id](feedback)
+        is_switch = feedback.batch.source_id == self.switches.source_id
+        (self.switches if is_switch else self.running).learn(feedback)
         self._cuts |= bool(mask_beyond_copy(feedback).any())
 
     def threads(self) -> list[ThreadInfo]:

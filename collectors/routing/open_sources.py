@@ -22,8 +22,8 @@ from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import replace
 
 if TYPE_CHECKING:
-    from pyprof.collectors.bpf.collector import BpfCollector
-    from pyprof.collectors.perf.collector import PerfCollector
+    from pyprof.collectors.bpf.running_samples import BpfSamples
+    from pyprof.collectors.perf.kernel_collector import KernelCollector
     from pyprof.collectors.ptrace.collector import PtraceCollector
 
 
@@ -84,7 +84,7 @@ class MainSource(Collector, Protocol):
         ...
 
     def end_now(self) -> None:
-        """End batches() with the samples until this moment, because another source follows."""
+        """End the iteration of batches() with the samples until this moment, because another collector takes over."""
         ...
 
 
@@ -130,19 +130,19 @@ class OpenSources:
         self._planner, self._follow, self._launched = planner, follow, launched
         self._stopping = self._has_successor = self._copied = False
         has_records = choice.source == BPF or (choice.source == PERF and not planner.options.idle)
-        self._records = cast("PerfCollector", main) if has_records else None
+        self._kernel = cast("KernelCollector", main) if has_records else None
         self._images = ByImage(self.find_stop_reason)
         self.partial = PartialStops(open_stops)
-        if self._records is not None:
-            self.partial.candidates = StopCandidates(self._records.most_copy)
-            self._records.accounts.slots = self.partial.count_slots
+        if self._kernel is not None:
+            self.partial.candidates = StopCandidates(self._kernel.samples.most_copy)
+            self._kernel.records.accounts.slots = self.partial.count_slots
         self.missed: MissedTime | None = None
         if choice.source == PTRACE and planner.may_follow_short_lives():
             self.missed = MissedTime(planner.options.rate_hz, self._stops.totals()[0])
 
     def batches(self) -> Iterator[SampleBatch]:
         """Yield the batches of all open sources until the main source ends."""
-        return self._sample() if self._records is None else self._sample_with_stops(self._records)
+        return self._sample() if self._kernel is None else self._sample_with_stops(self._kernel)
 
     def _sample(self) -> Iterator[SampleBatch]:
         """Yield the batches of a main source that samples all threads."""
@@ -155,7 +155,7 @@ class OpenSources:
                 self._watch()
             self._check_short_lives()
 
-    def _sample_with_stops(self, main: PerfCollector) -> Iterator[SampleBatch]:
+    def _sample_with_stops(self, main: KernelCollector) -> Iterator[SampleBatch]:
         """Yield the batches of a main source that reads kernel records, and the batches of the threads that are sampled
         by stops.
         """
@@ -163,7 +163,7 @@ class OpenSources:
         candidates = self.partial.candidates
         if self._planner.may_depend_on_programs():
             self._watch(first=True)
-            main.waiting.watch = candidates.watch = self._watch
+            main.records.waiting.watch = candidates.watch = self._watch
         while True:
             if not candidates:
                 yield from self._note_copies(of_main)
@@ -186,15 +186,15 @@ class OpenSources:
             if self._is_over(main):
                 return
 
-    def _is_over(self, main: PerfCollector) -> bool:
-        return self._stopping or self._has_successor or not main.members.has_processes_left
+    def _is_over(self, main: KernelCollector) -> bool:
+        return self._stopping or self._has_successor or not main.records.members.has_processes_left
 
     def _note_copies(self, batches: Iterator[SampleBatch]) -> Iterator[SampleBatch]:
         for batch in batches:
             self._copied = self._copied or len(batch) > 0
             yield batch
 
-    def _sample_by_both(self, main: PerfCollector, stops: PtraceCollector) -> Iterator[SampleBatch]:
+    def _sample_by_both(self, main: KernelCollector, stops: PtraceCollector) -> Iterator[SampleBatch]:
         """Yield the batches of the threads that are sampled by stops, and between them those of the main source up to
         the same times.
         """
@@ -209,14 +209,14 @@ class OpenSources:
         flushed_ns = stops.flushed_ns
         for batch in stops.batches():
             self.partial.note_batch(batch)
-            main.accounts.count_batch(batch)
+            main.records.accounts.count_batch(batch)
             if stops.flushed_ns == flushed_ns:  # an empty batch, but rings fill meanwhile
-                yield from complete([batch], main.handover.bound(time.monotonic_ns()))
+                yield from complete([batch], main.records.handover.bound(time.monotonic_ns()))
             else:
                 flushed_ns = stops.flushed_ns
-                yield from split_at_flushes(main.handover, [batch], flushed_ns, complete)
+                yield from split_at_flushes(main.records.handover, [batch], flushed_ns, complete)
             candidates.forget_ended()
-            if not candidates or not main.members.has_processes_left:
+            if not candidates or not main.records.members.has_processes_left:
                 stops.stop()
         until_ns = () if self._is_over(main) else (stops.flushed_ns,)
         yield from self._note_copies(main.yield_until(*until_ns))
@@ -225,12 +225,12 @@ class OpenSources:
         """Check whether programs need another source. Return None if threads must be stopped now, else the time until
         the next check in ns.
         """
-        candidates, records = self.partial.candidates, self._records
+        candidates, kernel = self.partial.candidates, self._kernel
         self._images.changed(self.main.take_new_processes())
         for pid in self._images.check_due(all_of_them=first, is_over=lambda: self._stopping):
-            if records is None:
+            if kernel is None:
                 continue
-            if pid in self._images.reasons and records.members.follows_children(pid):
+            if pid in self._images.reasons and kernel.records.members.follows_children(pid):
                 candidates.choose_image(pid, from_start=first and not self._launched)
             else:
                 candidates.release_image(pid)
@@ -239,8 +239,8 @@ class OpenSources:
 
     def _leave_samples(self) -> None:
         """Ask the main source to end its iteration of batches if other threads must be stopped from now on."""
-        if self._records is not None and self.partial.candidates and self.partial.source is None:
-            self._records.leave_samples(self.partial.candidates.elsewhere)
+        if self._kernel is not None and self.partial.candidates and self.partial.source is None:
+            self._kernel.leave_samples(self.partial.candidates.elsewhere)
 
     def find_stop_reason(self, pid: int) -> str | None:
         """Return why a process must be stopped for its samples (Choice.stop_reason). If the plan requires it, the main
@@ -248,8 +248,8 @@ class OpenSources:
         """
         if self._has_successor:
             return ""
-        if self.choice.source == BPF:
-            unreadable = cast("BpfCollector", self.main).source.find_interpreter(pid)
+        if self.choice.source == BPF and self._kernel is not None:
+            unreadable = cast("BpfSamples", self._kernel.samples).source.processes.find_interpreter(pid)
             process = ProcessFacts(unreadable=unreadable)
         else:
             process = self._planner.inspect(pid)
@@ -289,16 +289,16 @@ class OpenSources:
         """Pass the feedback about an unwound batch to the collector that made the batch. Feedback about a closed
         collector's batch is dropped.
         """
-        records, candidates = self._records, self.partial.candidates
+        kernel, candidates = self._kernel, self.partial.candidates
         if self.partial.learn(feedback) or feedback.batch.source_id not in self.main.source_ids:
             return
-        if records is None:
+        if kernel is None:
             self.main.learn(feedback)
             return
         if self._planner.stops_long_stacks:
             candidates.learn_copied(feedback)
             self._leave_samples()
-        records.learn(candidates.others(feedback))
+        kernel.learn(candidates.others(feedback))
 
     def list_threads(self) -> list[ThreadInfo]:
         return [*self.main.threads(), *self.partial.list_threads()]
@@ -310,7 +310,7 @@ class OpenSources:
     def stats(self) -> CollectorStats:
         """Return the statistics of the main source and of partial stops."""
         main, stopped = self.main.stats(), self.partial.stats()
-        if self._records is None:
+        if self._kernel is None:
             return main
         clock = main if self._copied or not stopped.ticks else stopped
         return replace(

@@ -17,7 +17,9 @@ from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import Collector, CollectorRefused, CollectorStats, Feedback, SampleSource
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import find_descendants
-from pyprof.collectors.perf.collector import NEVER_STOPPED, PerfCollector
+from pyprof.collectors.perf.cpu_wide_events import choose_record_scope, choose_scope
+from pyprof.collectors.perf.kernel_collector import NEVER_STOPPED, ChooseScope, KernelCollector, KernelRecords
+from pyprof.collectors.perf.perf_samples import PerfSamples
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.collectors.plan import BPF, PERF, PTRACE, Choice, find_refusal
 from pyprof.collectors.routing.open_sources import MainSource, OpenSources
@@ -32,7 +34,6 @@ from pyprof.model.sample_batch import SampleBatch
 from pyprof.records import replace
 
 if TYPE_CHECKING:
-    from pyprof.collectors.bpf.collector import BpfCollector
     from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
     from pyprof.collectors.ptrace.collector import PtraceCollector
 
@@ -236,19 +237,22 @@ class _Openings:
         return self._wall_clock(pids, launched) if self._options.idle else self._perf(pids, launched)
 
     def open_stops(self, candidates: StopCandidates) -> PtraceCollector:
-        """Open the collector that stops the threads and processes which the main source of the recording leaves out."""
-        return open_stops_of_candidates(self._request, candidates)
+        """Open the collector that stops threads whose stacks the kernel cannot copy, and processes with interpreters.
+        The main source of the recording leaves them out.
+        """
+        request = replace(self._request, options=replace(self._options, subprocesses=False))
+        return open_stops(request, candidates.pids, candidates=candidates)
 
-    def _perf(self, pids: tuple[int, ...], launched: bool) -> PerfCollector:
-        request = self._request
-        return PerfCollector(
-            pids[0],
-            self._options,
-            request.diagnostics,
-            ids=request.ids,
-            selection=request.with_processes(pids),
-            before_exec=launched,
-        )
+    def _perf(self, pids: tuple[int, ...], launched: bool) -> KernelCollector:
+        records = self._open_records(pids, choose_scope, launched)
+        return KernelCollector(records, PerfSamples(records, self._options), self._options)
+
+    def _open_records(
+        self, pids: tuple[int, ...], choose: ChooseScope, launched: bool, wakes: bool = False
+    ) -> KernelRecords:
+        request, selection = self._request, self._request.with_processes(pids)
+        of_all = (self._options, request.diagnostics, choose, request.ids, selection)
+        return KernelRecords(pids[0], *of_all, before_exec=launched, wakes=wakes)
 
     def _wall_clock(self, pids: tuple[int, ...], launched: bool) -> WallClockCollector:
         from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
@@ -256,17 +260,15 @@ class _Openings:
         from pyprof.collectors.perf.switches import Switches
 
         request = self._request
-        switches = Switches(self._options, request.diagnostics, request.selection.everything, request.ids.next_id())
-        try:
+        everything = request.selection.everything
+        with contextlib.ExitStack() as undo:
+            switches = Switches(self._options, request.diagnostics, everything, request.ids.next_id())
+            undo.callback(switches.close)
             perf = self._perf(pids, launched)
-            try:
-                return WallClockCollector(PerfSwitchSource(perf, switches), self._sleepers, self._options)
-            except BaseException:
-                perf.close()
-                raise
-        except BaseException:
-            switches.close()
-            raise
+            undo.callback(perf.close)
+            collector = WallClockCollector(PerfSwitchSource(perf, switches), self._sleepers, self._options)
+            undo.pop_all()
+        return collector
 
     def _sleepers(self, flush_s: float) -> PtraceCollector:
         """Open a collector that reads the stacks of sleeping threads and stops none of them."""
@@ -274,7 +276,7 @@ class _Openings:
         request = replace(self._request, options=asleep)
         return open_stops(request, request.selection.pids, note=FROM_OUTSIDE)
 
-    def _by_bpf(self, pids: tuple[int, ...], launched: bool, why: str) -> BpfCollector:
+    def _by_bpf(self, pids: tuple[int, ...], launched: bool, why: str) -> KernelCollector:
         """Open the BPF collector for some processes.
 
         Args:
@@ -282,15 +284,14 @@ class _Openings:
             launched: True if the program has not started yet.
             why: Why BPF samples them (see make_cause), "" if the plan's rule says it all.
         """
-        from pyprof.collectors.bpf.collector import BpfCollector
         from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets, choose_ring_size
+        from pyprof.collectors.bpf.running_samples import BpfSamples
         from pyprof.collectors.bpf.sample_source import BpfSource
 
         request, options = self._request, self._options
-        selection = request.with_processes(pids)
         watched = KernelTargets(
             rate_hz=options.rate_hz if options.running else 0.0,
-            everything=selection.everything,
+            everything=request.selection.everything,
             follow=options.subprocesses,
             waits=options.idle,
             runnable=options.running,
@@ -301,20 +302,24 @@ class _Openings:
             tasks=request.interpreters is not None and request.interpreters.follow_tasks,
         )
         processors = list_online_cpus()
-        sampler = BpfSampler(watched, choose_ring_size(watched, len(processors)), processors)
-        try:
+        with contextlib.ExitStack() as undo:
+            sampler = BpfSampler(watched, choose_ring_size(watched, len(processors)), processors)
+            undo.callback(sampler.close)
             reader = request.interpreters.kernel_reader if request.interpreters else None
             least_ns = round(1e9 * options.min_block_s)
             source = BpfSource(sampler, request.diagnostics, request.ids.next_id, reader, least_ns)
-            of_both = (source, pids[0], options, request.diagnostics, request.ids, selection, launched)
+            records = self._open_records(pids, choose_record_scope, launched, wakes=True)
+            undo.callback(records.closing.close)
             if options.idle:
-                from pyprof.collectors.bpf.wait_collector import BpfWaitCollector
+                from pyprof.collectors.bpf.wait_samples import BpfWaitSamples
 
-                return BpfWaitCollector(*of_both, self._sleepers_before_bpf)
-            return BpfCollector(*of_both, why)
-        except BaseException:
-            sampler.close()
-            raise
+                waits = BpfWaitSamples(records, source, options, launched, self._sleepers_before_bpf)
+                collector = KernelCollector(records, waits, options)
+            else:
+                samples = BpfSamples(records, source, options, launched, why)
+                collector = KernelCollector(records, samples, options)
+            undo.pop_all()
+        return collector
 
     def _seeks(self, pids: tuple[int, ...]) -> bool:
         """Return True if a process has interpreter evaluator calls that wait on stacks outside any chain (greenlets).
@@ -343,8 +348,10 @@ class _Openings:
         return open_stops(replace(self._request, options=asleep), tuple(pids))
 
 
-def open_stops(request: Request, pids: tuple[int, ...], note: Note | None = None) -> PtraceCollector:
-    """Open the collector that samples by short stops for some processes of a recording."""
+def open_stops(
+    request: Request, pids: tuple[int, ...], note: Note | None = None, candidates: StopCandidates | None = None
+) -> PtraceCollector:
+    """Open the collector that samples by short stops for some processes of a recording, or some threads of them."""
     from pyprof.collectors.ptrace.collector import PtraceCollector
 
     return PtraceCollector(
@@ -354,22 +361,7 @@ def open_stops(request: Request, pids: tuple[int, ...], note: Note | None = None
         note=note,
         ids=request.ids,
         readers=request.readers,
-        selection=request.with_processes(pids),
-        frames_note=request.frames_note,
-    )
-
-
-def open_stops_of_candidates(request: Request, candidates: StopCandidates) -> PtraceCollector:
-    """Open the collector that stops threads whose stacks the kernel cannot copy, and processes with interpreters."""
-    from pyprof.collectors.ptrace.collector import PtraceCollector
-
-    return PtraceCollector(
-        candidates.pids[0],
-        replace(request.options, subprocesses=False),
-        request.diagnostics,
-        ids=request.ids,
-        readers=request.readers,
-        selection=candidates,
-        wanted=candidates.wants,
+        selection=candidates if candidates is not None else request.with_processes(pids),
+        wanted=candidates.wants if candidates is not None else None,
         frames_note=request.frames_note,
     )

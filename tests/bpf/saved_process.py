@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyprof.collectors.bpf import records
 from pyprof.collectors.bpf.kernel_program import pack_offsets
-from pyprof.collectors.bpf.sample_source import build_frame_rows
+from pyprof.collectors.bpf.recorded_processes import build_frame_rows
 from pyprof.collectors.postmortem.core_process import CoreFileProcess
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext

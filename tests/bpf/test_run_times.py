@@ -7,7 +7,7 @@ import pytest
 
 from pyprof.collectors.bpf.kernel_program import WaitingThread
 from pyprof.collectors.bpf.records import FOREVER_NS
-from pyprof.collectors.bpf.wait_collector import UNKNOWN_NS, RunTimes
+from pyprof.collectors.bpf.wait_samples import UNKNOWN_NS, RunTimes
 
 pytestmark = pytest.mark.system
 

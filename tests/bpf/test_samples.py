@@ -203,9 +203,9 @@ def test_arguments_and_environment_of_a_program_are_not_copied(placed: bool) -> 
         words = (sys.executable, "-c", "print('ready', flush=True)\nwhile True: pass", "x" * 50_000)
         with native.running(*words) as target:
             if placed:
-                source.add_processes([target.pid])
+                source.processes.add_processes([target.pid])
             else:
-                source.add_before_exec([target.pid])
+                source.processes.add_before_exec([target.pid])
             end = time.monotonic() + 20
             while sampler.read_counts()[0][LossReason.SAMPLED] < 5 and time.monotonic() < end:
                 time.sleep(0.05)
@@ -223,7 +223,7 @@ def test_samples_that_find_no_room_are_counted() -> None:
     source = BpfSource(sampler, Diagnostics(), itertools.count(1).__next__, None)
     try:
         with native.running("sh", "-c", "echo ready; while :; do :; done") as target:
-            source.add_processes([target.pid])
+            source.processes.add_processes([target.pid])
             end = time.monotonic() + 20
             while not sampler.read_counts()[0][LossReason.RING_FULL] and time.monotonic() < end:
                 time.sleep(0.05)
@@ -249,7 +249,7 @@ def test_samples_of_the_opening_leave_their_room_to_those_of_the_recording() -> 
 
     try:
         with native.running("sh", "-c", "echo ready; while :; do :; done") as target:
-            source.add_processes([target.pid])
+            source.processes.add_processes([target.pid])
             sample_until_full(0)
             begun_ns = time.monotonic_ns()
             source.discard_samples(begun_ns)

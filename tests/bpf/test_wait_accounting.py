@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import pyprof
-from pyprof.collectors.bpf.wait_collector import BpfWaitCollector
+from pyprof.collectors.bpf.wait_samples import BpfWaitSamples
+from pyprof.collectors.perf.kernel_collector import KernelCollector
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.routing.router import Router
 from pyprof.collectors.targets.process_selection import select_processes
@@ -134,8 +135,9 @@ def test_end_of_the_recording_ends_a_round_of_reading_sleepers(program: Path, tm
         selection = select_processes(TargetOptions(pids=(target.process.pid,)))
         collector = open_collector("bpf", selection, CollectOptions(idle=True), Diagnostics())
         assert isinstance(collector, Router)
-        assert isinstance(collector._open.main, BpfWaitCollector)
-        outside = collector._open.main._outside
+        assert isinstance(collector._open.main, KernelCollector)
+        assert isinstance(collector._open.main.samples, BpfWaitSamples)
+        outside = collector._open.main.samples.sleepers.outside
         assert outside is not None
         collector.stop()
         found = list(itertools.islice(outside.batches(), 5))

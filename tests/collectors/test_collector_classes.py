@@ -10,17 +10,15 @@ from tests.test_class_names import classes
 
 PROTOCOL = {"batches", "learn", "threads", "retire", "stats", "stop", "close"}
 COLLECTORS = {
-    "BpfCollector",
-    "BpfWaitCollector",
     "GdbRemoteCollector",
-    "PerfCollector",
+    "KernelCollector",
     "PtraceCollector",
     "Router",
     "SavedThreads",
     "WallClockCollector",
 }
-"""The classes that implement the collector protocol: five sources of live processes, a stub,
-saved threads, and the router.
+"""The classes that implement the collector protocol: three kinds of sources of live processes, a
+stub, saved threads, and the router.
 """
 MAX_METHODS = 20
 
@@ -32,7 +30,7 @@ def methods(node: ast.ClassDef) -> set[str]:
     return names | {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
 
 
-def test_eight_classes_implement_the_collector_protocol() -> None:
+def test_six_classes_implement_the_collector_protocol() -> None:
     found = {name.rpartition(".")[2]: node for name, node in classes()}
     protocols = {name for name, node in found.items() if any(ast.unparse(base) == "Protocol" for base in node.bases)}
 
@@ -43,8 +41,19 @@ def test_eight_classes_implement_the_collector_protocol() -> None:
     assert {name for name in found if inherited(name) >= PROTOCOL} - protocols == COLLECTORS
 
 
-@pytest.mark.parametrize("module", ["router", "open_sources"])
-def test_classes_of_the_router_have_at_most_twenty_methods(module: str) -> None:
-    sizes = {name: len(methods(node)) for name, node in classes() if f".routing.{module}." in name}
+def test_no_source_of_samples_inherits_another() -> None:
+    samples = {
+        name: node for name, node in classes() if any(ast.unparse(each) == "KernelSamples" for each in node.bases)
+    }
+    assert {name.rpartition(".")[2] for name in samples} == {"PerfSamples", "BpfSamples", "BpfWaitSamples"}
+    sources = COLLECTORS | {name.rpartition(".")[2] for name in samples}
+    heirs = {name for name, node in classes() if {ast.unparse(each) for each in node.bases} & sources}
+    assert heirs == set()
+
+
+@pytest.mark.parametrize("module", ["routing.router", "routing.open_sources", "perf.kernel_collector", "bpf"])
+def test_classes_of_router_and_kernel_samples_have_at_most_twenty_methods(module: str) -> None:
+    found = {name: node.body for name, node in classes() if f".collectors.{module}." in name}
+    sizes = {name: sum(isinstance(each, ast.FunctionDef) for each in body) for name, body in found.items()}
     assert sizes
     assert {name: size for name, size in sizes.items() if size > MAX_METHODS} == {}

@@ -56,7 +56,7 @@ class Part:
         self.source_ids = frozenset((source_id,))
         self.learned: list[SampleBatch] = []
         self.alive = [os.getpid()]
-        self.members = self
+        self.records = self.samples = self.members = self
         self._batches = list(batches) or [sample(source_id)]
 
     def batches(self) -> Iterator[SampleBatch]:

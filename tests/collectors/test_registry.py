@@ -52,7 +52,7 @@ def refuse_events(monkeypatch: pytest.MonkeyPatch, error: PyprofError) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(router, "PerfCollector", refuse)
+    monkeypatch.setattr(router._Openings, "_perf", refuse)
 
 
 def test_auto_is_the_default_and_each_collector_has_a_phrase_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:

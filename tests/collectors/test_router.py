@@ -17,8 +17,8 @@ from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import CollectorRefused, CollectorStats, Feedback, Pauses
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.cpu_accounts import Account
-from pyprof.collectors.perf.collector import NEVER_STOPPED
 from pyprof.collectors.perf.event_attributes import MOST_STACK
+from pyprof.collectors.perf.kernel_collector import NEVER_STOPPED
 from pyprof.collectors.plan import Choice, PlanFacts
 from pyprof.collectors.routing import planner as planning
 from pyprof.collectors.routing.open_sources import MainSource
@@ -75,7 +75,7 @@ class Source:
         self.name, self.source_id, self.log = name, source_id, log
         self.source_ids = frozenset((source_id,))
         self.handover = FlushProtocol()
-        self.members = self.source = self.accounts = self.waiting = self
+        self.records = self.samples = self.members = self.source = self.processes = self.accounts = self.waiting = self
         self.new: set[int] = set()
         self.alive = list(alive)
         self.heads = tuple(self.alive[:1])

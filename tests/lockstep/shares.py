@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from pyprof.collectors.base import Collector
-from pyprof.collectors.bpf.collector import BpfCollector
 from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets, choose_ring_size
+from pyprof.collectors.bpf.running_samples import BpfSamples
 from pyprof.collectors.bpf.sample_source import BpfSource
-from pyprof.collectors.perf.collector import PerfCollector
-from pyprof.collectors.perf.cpu_wide_events import Scope
+from pyprof.collectors.perf.cpu_wide_events import Scope, choose_record_scope, choose_scope
+from pyprof.collectors.perf.kernel_collector import KernelCollector, KernelRecords
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.targets.process_selection import Selection
@@ -27,6 +27,7 @@ from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
 from tests.live.support.recording import running
+from tests.perf.opening import open_perf
 from tests.support import PROGRAMS, build
 
 GOLDEN = (1 + math.sqrt(5)) / 2
@@ -70,24 +71,26 @@ def _open_bpf(pid: int, options: CollectOptions) -> Collector:
     cpus, diagnostics, ids = list_online_cpus(), Diagnostics(), Identities()
     watched = KernelTargets(options.rate_hz)
     source = BpfSource(BpfSampler(watched, choose_ring_size(watched, len(cpus)), cpus), diagnostics, ids.next_id, None)
-    return BpfCollector(source, pid, options, diagnostics, ids, _selection(pid), before_exec=False)
+    records = KernelRecords(pid, options, diagnostics, choose_record_scope, ids, _selection(pid), wakes=True)
+    return KernelCollector(records, BpfSamples(records, source, options, before_exec=False), options)
 
 
 def _selection(pid: int) -> Selection:
     return Selection((pid,), (), lasting=False, everything=False, _fits=lambda pid: False)
 
 
-class _OnThreads(PerfCollector):
-    """A perf collector with events on threads, as used if events on processors are not allowed."""
-
-    def _scope(self, pid: int, cpu: int) -> Scope:
-        return super()._scope(pid, cpu).narrow_to_threads()
+def _choose_threads(pid: int, cpu: int, options: CollectOptions, everything: bool) -> Scope:
+    """Choose events on threads, as they are used if events on processors are not allowed."""
+    return choose_scope(pid, cpu, options, everything).narrow_to_threads()
 
 
 COLLECTORS: dict[str, tuple[str, Callable[[int, CollectOptions], Collector]]] = {
     "bpf": ("wall", _open_bpf),
-    "perf": ("wall", lambda pid, options: PerfCollector(pid, options, Diagnostics())),
-    "perf on threads": ("cpu", lambda pid, options: _OnThreads(pid, options, Diagnostics())),
+    "perf": ("wall", lambda pid, options: open_perf(pid, options, Diagnostics())),
+    "perf on threads": (
+        "cpu",
+        lambda pid, options: open_perf(pid, options, Diagnostics(), choose_scope=_choose_threads),
+    ),
     "ptrace": ("cpu", lambda pid, options: PtraceCollector(pid, options, Diagnostics())),
 }
 """The clock by which the programs alternate, and the function that opens the collector, by name.

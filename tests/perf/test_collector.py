@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.perf import waiter as waiter_module
-from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.cpu_wide_events import MappingAlarm
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed, refusal
 from pyprof.collectors.perf.event_set import FOREVER_NS
+from pyprof.collectors.perf.kernel_collector import KernelCollector
 from pyprof.collectors.perf.records import EXIT, LOST, Ring, Scan, list_online_cpus, parse_lost, scan_ring
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.targets.process_selection import select_processes
@@ -31,6 +31,7 @@ from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
 from pyprof.session.session import Session
 from tests.live.support.ladders import ladder
 from tests.live.support.recording import LIFE, running
+from tests.perf.opening import open_perf
 from tests.support import missing
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
@@ -44,9 +45,9 @@ def spinner() -> Iterator[int]:
         yield program.pid
 
 
-def collector(pid: int, options: CollectOptions = SPINNING, ring_size: int = 0) -> PerfCollector:
+def collector(pid: int, options: CollectOptions = SPINNING, ring_size: int = 0) -> KernelCollector:
     try:
-        return PerfCollector(pid, options, Diagnostics(), ring_size)
+        return open_perf(pid, options, Diagnostics(), ring_size)
     except PerfNotAllowed as error:
         missing(f"needs perf_events: {error.message} {error.hint}")
         raise
@@ -123,13 +124,13 @@ def test_samples_that_found_no_room_are_counted(spinner: int) -> None:
             taken.stop()
     taken.close()
     assert taken.stats().skipped > 10
-    assert taken._reader.diagnostics.counts["samples_lost"] == taken.stats().skipped
+    assert taken.records.reader.diagnostics.counts["samples_lost"] == taken.stats().skipped
 
 
 def test_samples_of_the_opening_leave_their_room_to_those_of_the_recording(spinner: int) -> None:
     options = CollectOptions(rate_hz=5000)
     taken = collector(spinner, options, ring_size=1 << 16)
-    rings = taken._reader.rings.rings.values()
+    rings = taken.records.reader.rings.rings.values()
     cpus = os.sched_getaffinity(spinner)
     try:
         os.sched_setaffinity(spinner, {min(cpus)})
@@ -183,11 +184,11 @@ def test_record_of_losses_behind_discarded_records_is_not_counted() -> None:
 
 def test_copies_shrink_to_what_walks_need_and_grow_again(spinner: int) -> None:
     taken = collector(spinner)
-    session = Session(taken, UnwindOptions(), taken._reader.diagnostics)
+    session = Session(taken, UnwindOptions(), taken.records.reader.diagnostics)
     sizes = []
 
     def beat() -> None:
-        sizes.append(taken._events.stack_size)
+        sizes.append(taken.records.events.stack_size)
         if len(sizes) > 200 or sizes[-1] < 16384:
             taken.stop()
 
@@ -220,7 +221,7 @@ def test_what_was_opened_is_closed_and_batches_outlive_the_rings(spinner: int) -
 
 def test_process_that_is_not_there_is_named() -> None:
     with pytest.raises(NoSuchProcess):
-        PerfCollector(2**22 + 5, SPINNING, Diagnostics())
+        open_perf(2**22 + 5, SPINNING, Diagnostics())
 
 
 def test_process_of_another_user_is_refused_with_the_command_that_helps(spinner: int) -> None:
@@ -234,7 +235,7 @@ def test_process_of_another_user_is_refused_with_the_command_that_helps(spinner:
             os.setgroups([])
             os.setresgid(65534, 65534, 65534)
             os.setresuid(65534, 65534, 65534)
-            PerfCollector(spinner, SPINNING, Diagnostics())
+            open_perf(spinner, SPINNING, Diagnostics())
         except PerfNotAllowed as error:
             said = f"{error.message} {error.hint}"
         finally:
@@ -292,14 +293,14 @@ def test_a_recording_ends_with_its_process_though_a_child_lives_on() -> None:
 
 def test_samples_wait_longer_where_no_process_is_young(spinner: int, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = collector(spinner, CollectOptions(rate_hz=10))
-    tracked = taken.members.tracked
+    tracked = taken.records.members.tracked
     began = time.monotonic_ns()
     try:
-        assert taken._patience_ns() == taken.young_wait_ns < taken._longest_wait_ns()
+        assert taken.longest_wait_ns() == taken.samples.young_wait_ns < taken.samples.longest_wait_ns()
         monkeypatch.setattr(time, "monotonic_ns", lambda: began + 11 * 10**9)
-        assert taken._patience_ns() == taken._longest_wait_ns()
+        assert taken.longest_wait_ns() == taken.samples.longest_wait_ns()
         tracked.add_process(os.getpid())
-        assert taken._patience_ns() == taken.young_wait_ns
+        assert taken.longest_wait_ns() == taken.samples.young_wait_ns
     finally:
         taken.close()
 
@@ -348,7 +349,7 @@ def test_a_collector_with_an_alarm_looks_for_new_programs_only_when_it_rings(
         looks.append(time.monotonic_ns())
         return FOREVER_NS
 
-    taken.waiting.watch = look
+    taken.records.waiting.watch = look
     begun_ns, rung_ns = time.monotonic_ns(), 0
     for _ in taken.batches():
         now = time.monotonic_ns()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pyprof.collector_control import Stride
 from pyprof.collectors.batch_builder import build_stackless_batch
-from pyprof.collectors.bpf.collector import BpfCollector
+from pyprof.collectors.bpf.running_samples import BpfSamples
 from pyprof.collectors.linux.sampled_arch import WIDE
 from pyprof.collectors.perf.random_sampling import Decimation, RandomSelection
 from pyprof.collectors.perf.records import SampleRecords
@@ -133,14 +133,13 @@ def test_bpf_samples_that_a_stride_drops_are_dropped_before_they_are_placed() ->
         )
         return SimpleNamespace(switched=found, wanted=samples.time_ns >= 8)
 
-    collector: Any = BpfCollector.__new__(BpfCollector)
-    nothing = dict.fromkeys(("_revive", "_unwound"), lambda *arguments: None)
-    accounts = dict.fromkeys(("read_times", "count_batch"), lambda *arguments: None)
-    collector.accounts = SimpleNamespace(**accounts)
-    collector.__dict__.update(nothing, source=source, _decimation=Decimation(stride), take_samples=take_samples)
-    collector.__dict__.update(_taken=0, _used=0)
-    (part,) = collector._hand_out(1 << 40)
+    nothing = dict.fromkeys(("read_times", "count_batch"), lambda *arguments: None)
+    samples: Any = BpfSamples.__new__(BpfSamples)
+    samples.__dict__.update(dict.fromkeys(("reopen_events", "release_samples"), lambda *arguments: None))
+    samples._records = SimpleNamespace(accounts=SimpleNamespace(**nothing), take_samples=take_samples)
+    samples.__dict__.update(source=source, _decimation=Decimation(stride), _taken=0, _used=0)
+    (part,) = samples.read_batches(1 << 40)
     assert [time // 8 for time in placed] == [0, 1, 2, 3, 4]
     assert part.time_ns.tolist() == source.lanes == placed[1:]
     assert part.weight.tolist() == [8] * 4
-    assert (collector._used, collector._taken) == (4, 32)
+    assert (samples._used, samples._taken) == (4, 32)

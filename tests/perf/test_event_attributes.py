@@ -185,7 +185,7 @@ def test_samples_of_unknown_processes_are_counted_except_pyprofs_own(watched: Wa
             for ring in watched.rings.rings.values():
                 scan_ring(ring, watched.rings.words, 2**62, found)
             samples += sum(map(len, found.samples))
-            assert not sum(len(batch) for batch in make.batches(found))
+            assert not sum(len(batch) for batch in make.convert_scan(found).running)
             found.release_records()
 
         assert until(lambda: samples > 10, take)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.perf.collector import USER_ONLY
 from pyprof.collectors.perf.event_attributes import paranoid_level
+from pyprof.collectors.perf.perf_samples import USER_ONLY
 from pyprof.collectors.routing.open_sources import MissedTime
 from tests.live.support.recording import Recording, record, running
 from tests.perf.test_births import OWNER

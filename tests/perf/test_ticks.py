@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from pyprof.collector_control import Stride
-from pyprof.collectors.perf.collector import PerfCollector
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.summary import Summary
@@ -23,6 +22,7 @@ from tests.cli.support import pyprof
 from tests.collectors.targets import wait_asleep
 from tests.live.support.ladders import ladder
 from tests.live.support.recording import LIFE, Recording, record, running
+from tests.perf.opening import open_perf
 from tests.support import missing
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
@@ -58,7 +58,7 @@ def recorded(
     stride.every = one_in
     diagnostics = Diagnostics()
     try:
-        collector = PerfCollector(pid, CollectOptions(rate_hz=rate, flush_s=0.1, stride=stride), diagnostics, ring)
+        collector = open_perf(pid, CollectOptions(rate_hz=rate, flush_s=0.1, stride=stride), diagnostics, ring)
     except PerfNotAllowed as error:
         missing(f"needs perf_events: {error.message} {error.hint}")
         raise

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from pyprof.collectors.bpf.collector import BpfCollector
-from pyprof.collectors.bpf.wait_collector import BpfWaitCollector
+from pyprof.collectors.bpf.running_samples import BpfSamples
+from pyprof.collectors.bpf.wait_samples import BpfWaitSamples
 from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
-from pyprof.collectors.perf.collector import PerfCollector
+from pyprof.collectors.perf.kernel_collector import KernelCollector
 from pyprof.collectors.perf.process_set import RecordAccounts
 from pyprof.collectors.perf.processes_from_records import ThreadNames
 from pyprof.collectors.perf.switch_source import PerfSwitchSource
@@ -66,17 +66,16 @@ def plain(*names: str) -> Callable[[], tuple[dict[str, object], list[Part]]]:
     return made
 
 
-def by_perf(*more: str) -> Callable[[], tuple[dict[str, object], list[Part]]]:
-    """Return a function that creates the attributes of every collector of perf records, and further components."""
+def by_records() -> tuple[dict[str, object], list[Part]]:
+    names, accounts, samples = Part(), Part(), Part()
+    members = SimpleNamespace(tracked=SimpleNamespace(names=names, roots={}))
+    records = SimpleNamespace(members=members, accounts=accounts, maker=SimpleNamespace(sampled=set()))
+    return {"records": records, "samples": samples}, [names, accounts, samples]
 
-    def made() -> tuple[dict[str, object], list[Part]]:
-        names, accounts = Part(), Part()
-        others, parts = plain(*more)()
-        tracked = SimpleNamespace(names=names, roots={})
-        attributes = {"members": SimpleNamespace(tracked=tracked), "accounts": accounts, "_met": {}}
-        return {**attributes, "maker": SimpleNamespace(sampled=set()), **others}, [names, accounts, *parts]
 
-    return made
+def by_program() -> tuple[dict[str, object], list[Part]]:
+    processes = Part()
+    return {"source": SimpleNamespace(processes=processes)}, [processes]
 
 
 def by_switches() -> tuple[dict[str, object], list[Part]]:
@@ -96,9 +95,9 @@ WITH_PARTS: dict[type, Callable[[], tuple[dict[str, object], list[Part]]]] = {
     WallClockCollector: plain("_source", "_out_of_band"),
     PerfSwitchSource: by_switches,
     RecordAccounts: by_accounts,
-    PerfCollector: by_perf(),
-    BpfCollector: by_perf("source"),
-    BpfWaitCollector: by_perf("source"),
+    KernelCollector: by_records,
+    BpfSamples: by_program,
+    BpfWaitSamples: plain("_plain", "sleepers"),
 }
 
 

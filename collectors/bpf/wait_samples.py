@@ -1,4 +1,4 @@
-"""A collector of threads' wall-clock time by a program in the kernel, with the stacks of waits.
+"""Threads' wall-clock time by a program in the kernel, with the stacks of waits.
 
 The time that samples of running threads stand for comes from the kernel's account of their turns. If a timer is due
 while a processor switches threads, it fires after the switch. So a thread that leaves its processor every few
@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, SampleSource
 from pyprof.collectors.batch_builder import build_stackless_batch
-from pyprof.collectors.bpf.collector import BpfCollector
 from pyprof.collectors.bpf.kernel_program import WaitingThread
 from pyprof.collectors.bpf.records import I64, Flag, Records
+from pyprof.collectors.bpf.running_samples import BpfSamples
 from pyprof.collectors.bpf.sample_source import BpfSource
 from pyprof.collectors.bpf.wait_accounting import (
     FOR_PROCESSOR,
@@ -37,12 +37,10 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.sampled_arch import NARROW, WIDE
 from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
 from pyprof.collectors.perf.event_set import FOREVER_NS
-from pyprof.collectors.targets.process_selection import Selection
-from pyprof.collectors.thread_start_times import Identities
-from pyprof.diagnostics import Diagnostics
+from pyprof.collectors.perf.kernel_collector import KernelRecords, KernelSamples
 from pyprof.model.marker_frames import Blocked, KernelStack
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_lookup import Note, make_note
+from pyprof.model.reason_lookup import make_note
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.thread_identity import ThreadKey
 from pyprof.options import CollectOptions
@@ -116,59 +114,135 @@ _HELD_NS = 100_000_000
 LaneNumbers = npt.NDArray[np.intp]
 
 
-class BpfWaitCollector(BpfCollector):
-    """A collector of the running and waiting time of threads, by a BPF program.
+class Sleepers:
+    """The threads that sleep when a recording of waits begins. Their stacks are read from outside, some rounds long.
 
-    Args:
-        from_outside: Opens the collector that reads sleeping threads of processes, and raises its errors.
+    Attributes:
+        outside: The collector that reads them, None if none is left to read.
     """
+
+    def __init__(self, from_outside: Callable[[list[int]], SampleSource]) -> None:
+        """Read no processes yet.
+
+        Args:
+            from_outside: Opens the collector that reads sleeping threads of processes, and raises its errors.
+        """
+        self.outside: SampleSource | None = None
+        self._from_outside = from_outside
+        self._batches: Iterator[SampleBatch] = iter(())
+        self._rounds = 0
+        self._unread_pids: list[int] = []
+        self._met: dict[ThreadKey, ThreadInfo] = {}
+
+    def add_processes(self, pids: Iterable[int], alive: Container[int], is_needed: bool) -> None:
+        """Read the sleeping threads of further processes, and again those whose processes were not read completely.
+
+        Args:
+            pids: The processes.
+            alive: Processes that have not ended.
+            is_needed: True if a thread was not seen to run yet.
+        """
+        self.close()
+        self._unread_pids = [pid for pid in (*self._unread_pids, *pids) if pid in alive]
+        if self._unread_pids and is_needed:
+            self.outside = self._from_outside(self._unread_pids)
+            self._batches, self._rounds = self.outside.batches(), 0
+
+    def read_round(self, last: bool) -> list[SampleBatch]:
+        """Return samples of threads that have slept since before the recording, each thread once.
+
+        The end of the recording (`last`) reads them only if no round was complete before.
+        """
+        outside = self.outside
+        if outside is None or (last and self._rounds):
+            return []
+        found: list[SampleBatch] = []
+        size, rounds, began_ns = 0, outside.stats().ticks, time.monotonic_ns()
+        for batch in self._batches:
+            found.append(batch.take_samples(np.flatnonzero(batch.kind == SampleKind.BLOCKED)))
+            size += len(batch.stack.data)
+            if outside.stats().ticks > rounds:
+                self._rounds += 1
+                self._unread_pids = []
+                break
+            if size > _MAX_SLEEPER_BYTES or (last and time.monotonic_ns() - began_ns > _LAST_ROUND_NS):
+                break
+        else:
+            self._rounds = _SLEEPER_ROUNDS
+        if self._rounds >= _SLEEPER_ROUNDS:
+            self.close()
+        return found
+
+    def threads(self) -> list[ThreadInfo]:
+        """Return the threads that were read."""
+        return [*self._met.values(), *(self.outside.threads() if self.outside is not None else ())]
+
+    def retire(self) -> None:
+        """Forget threads that have ended."""
+        self._met = {key: info for key, info in self._met.items() if os.path.exists(f"/proc/{key.tid}")}
+
+    def stop(self) -> None:
+        """End the present round: one over all processes of a busy machine takes seconds."""
+        if (outside := self.outside) is not None:
+            outside.stop()
+
+    def close(self) -> None:
+        outside, self.outside = self.outside, None
+        if outside is not None:
+            self._met |= {info.key: info for info in outside.threads()}
+            outside.stop()
+            outside.close()
+
+
+class BpfWaitSamples(KernelSamples):
+    """The samples of running threads by a BPF program, and its records of their waits."""
+
+    most_copy = BpfSamples.most_copy
+    hold_s = BpfSamples.hold_s
+    young_wait_ns = BpfSamples.young_wait_ns
+    silent_flushes = BpfSamples.silent_flushes
 
     def __init__(
         self,
+        records: KernelRecords,
         source: BpfSource,
-        pid: int,
         options: CollectOptions,
-        diagnostics: Diagnostics,
-        ids: Identities,
-        selection: Selection,
         before_exec: bool,
         from_outside: Callable[[list[int]], SampleSource],
     ) -> None:
+        """Begin to record the waits of the processes of a recording; see BpfSamples and Sleepers."""
+        self.source = source
+        self._records, self._options = records, options
         self._waits = Waits()
         self._run_times = RunTimes()
-        self._surroundings = WaitContext(options, LockWaits(source.find_gil_addresses))
-        self._from_outside = from_outside
-        self._outside: SampleSource | None = None
-        self._sleeper_batches: Iterator[SampleBatch] = iter(())
-        self._sleeper_rounds = 0
-        self._unread_pids: list[int] = []
-        self._met: dict[ThreadKey, ThreadInfo] = {}
-        super().__init__(source, pid, options, diagnostics, ids, selection, before_exec)
-        self.members.joined = self._join
+        self._surroundings = WaitContext(options, LockWaits(source.processes.find_gil_addresses))
+        self.sleepers = Sleepers(from_outside)
+        self._plain = BpfSamples(records, source, options, before_exec)
+        records.closing.callback(self.sleepers.close)
+        records.members.joined = self._join
         if not before_exec:
-            self._meet(self.members.alive)
+            self._meet(records.members.alive)
 
-    def batches(self) -> Iterator[SampleBatch]:
-        if not self._waits.has_begun:
-            at_ns, waiting = self.handover.begun_ns or time.monotonic_ns(), self.source.read_waiting_threads()
-            self._waits.start_at(at_ns, waiting)
-            self._run_times.start_accounting(at_ns, waiting)
-        return super().batches()
+    def begin(self, at_ns: int) -> None:
+        waiting = self.source.sampler.read_waiting_threads()
+        self._waits.start_at(at_ns, waiting)
+        self._run_times.start_accounting(at_ns, waiting)
 
-    def _longest_wait_ns(self) -> int:
+    def longest_wait_ns(self) -> int:
         """Return the maximum time in nanoseconds between two readings of the ring buffer. Waiting time that is read too
         late would belong to the next window.
         """
-        return min(super()._longest_wait_ns(), _HELD_NS)
+        return _HELD_NS
+
+    def is_full(self) -> bool:
+        return self._plain.is_full()
 
     def stop(self) -> None:
-        self._waits.stop_at(self.handover.end())
-        if (outside := self._outside) is not None:  # a round over all processes of a busy machine takes seconds
-            outside.stop()
-        super().stop()
+        self._waits.stop_at(self._records.handover.end())
+        self.sleepers.stop()
 
     def _join(self, pids: list[int]) -> None:
-        self.source.add_processes(pids)
+        self.source.processes.add_processes(pids)
         self._meet(pids)
 
     def _meet(self, pids: list[int]) -> None:
@@ -179,39 +253,32 @@ class BpfWaitCollector(BpfCollector):
                 self._waits.note_threads(procfs.list_tasks(pid), now)
             except OSError:
                 continue
-        self._close_outside()
-        self._unread_pids = [pid for pid in (*self._unread_pids, *pids) if pid in self.members.tracked.alive]
-        if self._unread_pids and self._waits.has_unreported_threads:
-            self._outside = self._from_outside(self._unread_pids)
-            self._sleeper_batches, self._sleeper_rounds = self._outside.batches(), 0
+        self.sleepers.add_processes(pids, self._records.members.tracked.alive, self._waits.has_unreported_threads)
 
-    def _close_outside(self) -> None:
-        outside, self._outside = self._outside, None
-        if outside is not None:
-            self._met |= {info.key: info for info in outside.threads()}
-            outside.stop()
-            outside.close()
-
-    def _hand_out(self, until_ns: int) -> Iterator[SampleBatch]:
-        source = self.source
+    def read_batches(self, until_ns: int) -> Iterator[SampleBatch]:
+        source, handover = self.source, self._records.handover
+        if not self._waits.has_begun:  # opened by a recording that had begun
+            self.begin(handover.begun_ns or time.monotonic_ns())
         last = until_ns == FOREVER_NS
-        sleepers = self._read_sleepers(last)
+        sleepers = self.sleepers.read_round(last)
+        if self._options.locks:
+            sleepers = [self._take_lock_waits(batch) for batch in sleepers]
         asleep = [tid for batch in sleepers for tid in batch.tid.tolist()]
-        self._revive()
+        self._plain.reopen_events()
         if last:
-            source.stop_sampling()
-        now_ns = (self.handover.ended_ns or time.monotonic_ns()) if last else until_ns
-        waiting, least_ns = source.read_waiting_threads(), source.rates.least_ns
+            source.sampler.stop_program()
+        now_ns = (handover.ended_ns or time.monotonic_ns()) if last else until_ns
+        waiting, least_ns = source.sampler.read_waiting_threads(), source.rates.least_ns
         samples = source.take_samples(until_ns)
         waiting = rebuild_table(waiting, source.read_later_ends(), now_ns)
-        taken = self.take_samples(until_ns, samples, source.words)
+        taken = self._records.take_samples(until_ns, samples, source.words)
         records = source.records
         waits = np.flatnonzero(records.flags & Flag.WAITS)
         left = SwitchOut(
             records.tid[waits].astype(np.int64), records.time_ns[waits], records.why[waits], taken.wanted[waits]
         )
         before_ns = self._waits.upto_ns
-        cuts = last or self.handover.ends_window(until_ns)
+        cuts = last or handover.ends_window(until_ns)
         times = self._waits.account_until(
             left, source.ended, waiting, asleep, now_ns, least_ns, cuts=cuts or not self._options.wakers
         )
@@ -221,8 +288,7 @@ class BpfWaitCollector(BpfCollector):
         yield from self._wakers(taken, samples.narrow)
         yield from self._without_samples(times, sleepers)
         running = np.flatnonzero(taken.wanted & (records.flags & (Flag.WAITS | Flag.WAKER) == 0))
-        self._taken += len(running)
-        self._used += len(running)
+        self._plain.count_samples(len(running))
         first, second = _lengths(records, waits, times)
         first[running] = self._run_times.distribute_run_time(
             records.tid[running].astype(np.int64), waiting, now_ns, times.room_ns, now_ns - before_ns
@@ -239,9 +305,9 @@ class BpfWaitCollector(BpfCollector):
             ends = {} if state else times.ends
             batch = replace(batch, around=self._surroundings.describe_records(batch, source, ends, waits, lanes))
             for part in split_by_width(batch, np.ones(len(lanes), np.bool_), samples.narrow[lanes]):
-                self.accounts.count_batch(part)
+                self._records.accounts.count_batch(part)
                 yield part
-        self._unwound(taken)
+        self._plain.release_samples(taken)
 
     def _wakers(self, taken: RingBatches, narrow: npt.NDArray[np.bool_]) -> Iterator[SampleBatch]:
         """Yield batches with the stacks of threads that woke others. Wakers of unknown processes have no stack."""
@@ -254,37 +320,9 @@ class BpfWaitCollector(BpfCollector):
             if len(part):
                 yield replace(part, reference_only=True)
 
-    def _read_sleepers(self, last: bool) -> list[SampleBatch]:
-        """Return one sample of each thread that has slept since before the recording began.
-
-        At the end of the recording they are read only if no complete pass over these threads was made before.
-        """
-        outside = self._outside
-        if outside is None or (last and self._sleeper_rounds):
-            return []
-        found: list[SampleBatch] = []
-        size, rounds, began_ns = 0, outside.stats().ticks, time.monotonic_ns()
-        for batch in self._sleeper_batches:
-            found.append(self._keep_sleepers(batch))
-            size += len(batch.stack.data)
-            if outside.stats().ticks > rounds:
-                self._sleeper_rounds += 1
-                self._unread_pids = []
-                break
-            if size > _MAX_SLEEPER_BYTES or (last and time.monotonic_ns() - began_ns > _LAST_ROUND_NS):
-                break
-        else:
-            self._sleeper_rounds = _SLEEPER_ROUNDS
-        if self._sleeper_rounds >= _SLEEPER_ROUNDS:
-            self._close_outside()
-        return found
-
-    def _keep_sleepers(self, batch: SampleBatch) -> SampleBatch:
-        those = batch.kind == SampleKind.BLOCKED
-        if self._options.locks:
-            self._surroundings.addresses |= (found := find_lock_addresses(batch))
-            those &= np.isin(batch.tid, list(found))
-        return batch.take_samples(np.flatnonzero(those))
+    def _take_lock_waits(self, batch: SampleBatch) -> SampleBatch:
+        self._surroundings.addresses |= (found := find_lock_addresses(batch))
+        return batch.take_samples(np.flatnonzero(np.isin(batch.tid, list(found))))
 
     def _without_samples(self, times: WaitTimes, sleepers: list[SampleBatch]) -> Iterator[SampleBatch]:
         """Yield batches of waiting time without a new sample: of waits whose stack was in an earlier batch, and of
@@ -322,48 +360,39 @@ class BpfWaitCollector(BpfCollector):
         length = np.array([times.asleep_ns[int(batch.tid[lane])] for lane in kept], np.int64)
         some = batch.take_samples(np.array(kept, np.int64))
         around = self._surroundings.describe_sleepers(some)
-        return replace(some, length_ns=length, stopped=False, source_id=self.source_id, around=around)
+        return replace(some, length_ns=length, stopped=False, source_id=self._records.source_id, around=around)
 
     def _rows(self, kind: SampleKind, tid: I64, since_ns: I64, length_ns: I64) -> SampleBatch:
-        tracked = self.members.tracked
+        tracked = self._records.members.tracked
         pid, started = tracked.names.find_pids(tid, since_ns), tracked.lives.started(tid, since_ns)
         batch = build_stackless_batch(WIDE, NOBODY, np.full(len(tid), kind, np.uint8), since_ns, pid, tid)
         return replace(batch, stopped=False, length_ns=length_ns, started=started)
 
     def _wanted(self, batch: SampleBatch) -> LaneNumbers:
-        wanted = self.maker.mask_shown(batch.tid, batch.time_ns) & self.maker.mask_recorded(batch.pid)
-        if self.maker.elsewhere is not None:
-            wanted &= ~self.maker.elsewhere(batch.pid, batch.tid, batch.time_ns)
+        maker = self._records.maker
+        wanted = maker.mask_shown(batch.tid, batch.time_ns) & maker.mask_recorded(batch.pid)
+        if maker.elsewhere is not None:
+            wanted &= ~maker.elsewhere(batch.pid, batch.tid, batch.time_ns)
         return np.flatnonzero(wanted)
 
     def learn(self, feedback: Feedback) -> None:
-        if len(feedback.batch) and feedback.batch.kind[0] == SampleKind.BLOCKED:
-            if self._outside is not None:
-                self._outside.learn(feedback)
-            return
-        super().learn(feedback)
-
-    def stats(self) -> CollectorStats:
-        stats = super().stats()
-        return stats if self._options.running else replace(stats, ticking_ns=0)
-
-    def _notes(self) -> tuple[Note, ...]:
-        return (*super()._notes(), make_note("waits_by_program", least_ms=self.source.rates.most_ns / 1e6))
+        if not len(feedback.batch) or feedback.batch.kind[0] != SampleKind.BLOCKED:
+            self._plain.learn(feedback)
+        elif self.sleepers.outside is not None:
+            self.sleepers.outside.learn(feedback)
 
     def threads(self) -> list[ThreadInfo]:
-        outside = self._outside.threads() if self._outside is not None else []
-        known = self._met | {info.key: info for info in (*outside, *super().threads())}
-        return [known[key] for key in sorted(known)]
+        return self.sleepers.threads()
 
     def retire(self) -> None:
-        super().retire()
-        self._met = {key: info for key, info in self._met.items() if os.path.exists(f"/proc/{key.tid}")}
+        self._plain.retire()
+        self.sleepers.retire()
 
-    def close(self) -> None:
-        try:
-            self._close_outside()
-        finally:
-            super().close()
+    def stats(self) -> CollectorStats:
+        found = self._plain.stats()
+        note = make_note("waits_by_program", least_ms=self.source.rates.most_ns / 1e6)
+        ticking_ns = found.ticking_ns if self._options.running else 0
+        return replace(found, ticking_ns=ticking_ns, notes=(*found.notes, note))
 
 
 def _lengths(records: Records, waits: LaneNumbers, times: WaitTimes) -> tuple[I64, I64]:
