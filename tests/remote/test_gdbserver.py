@@ -66,8 +66,12 @@ def test_threads_that_sleep_are_sampled_only_if_asked_for(tmp_path: Path) -> Non
     with running(ladder("ladder"), "spin", LIFE) as program:
         while procfs.read_state(program.pid, program.pid) == "running":
             time.sleep(0.01)  # until the main thread waits for its threads
-        with gdbserver(program.pid) as address:
-            assert record(address, tmp_path, seconds=0.7).summary["threads"] == 4
+        for seconds in (0.7, 3, 12):  # on a busy machine a thread may not have run before
+            with gdbserver(program.pid) as address:
+                threads = record(address, tmp_path, seconds=seconds, codes=(0, 1)).summary["threads"]
+            if threads >= 4:
+                break
+        assert threads == 4
         with gdbserver(program.pid) as address:
             recorded = record(address, tmp_path, "-i", seconds=0.7)
         assert recorded.summary["threads"] == 5
@@ -118,11 +122,13 @@ def test_second_debugger_is_refused_and_the_first_one_goes_on(tmp_path: Path) ->
     with running(ladder("ladder"), "spin", LIFE) as program, gdbserver(program.pid) as address:
         first = GdbRemoteCollector(RemoteOptions(address), CollectOptions(), Diagnostics())
         batches = first.batches()
-        assert len(set(next(filter(len, batches)).tid.tolist())) == 4
+        sampled: set[int] = set()
+        while len(sampled) < 4:
+            sampled |= set(next(batches).tid.tolist())
         with pytest.raises(ConnectionLost, match="does not answer") as refused:
             GdbRemoteCollector(RemoteOptions(address, answer_s=0.5), CollectOptions(), Diagnostics())
         assert "another one" in refused.value.hint
-        assert sum(len(next(batches)) for _ in range(3)) > 0
+        assert next(filter(len, batches))
         first.close()
         assert runs_free(program.pid)
 
