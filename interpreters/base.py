@@ -79,7 +79,7 @@ class Detected:
 
 
 class ProcessReader(StackReader, Protocol):
-    """Reader of an interpreter's frames in one process; it stays valid when the process calls exec."""
+    """A reader of an interpreter's frames in one process. It stays valid when the process calls exec."""
 
     @property
     def module(self) -> str:
@@ -166,8 +166,8 @@ class Interpreter:
         return None
 
     def is_own(self, module: str) -> bool:
-        """Return True if a module with this file name is part of the interpreter itself, so that its native frames say
-        less than the interpreter's functions.
+        """Return True if a module with this file name is part of the interpreter itself. Views may then hide its native
+        frames.
         """
         return False
 

@@ -88,7 +88,7 @@ class Evaluators:
         self._symbols: tuple[int, ...] = ()
 
     def learn_function(self, pc: int, exact: bool, weight: int = 1) -> None:
-        """Record an observation that the function which holds pc is, or is not, an interpreter's evaluator.
+        """Count an observation for or against the assumption that the function at a pc is an interpreter's evaluator.
 
         Args:
             weight: 1 if a marker lay in the function, -1 if the function was on a stack and had no run.
@@ -228,7 +228,7 @@ def _marked(
 
 
 def _at_border(at: int, exacts: Sequence[bool]) -> bool:
-    """Return True if the evaluator at this native frame may be about to enter its Python frame, or may just have left
+    """Return True if the evaluator, in this native frame, may be about to enter its Python frame or may just have left
     it.
 
     The evaluator is then the leaf, or calls one of the few functions that it calls at that point.
@@ -300,7 +300,9 @@ def _by_count(
 
 
 def _joined(inserts: list[tuple[int, tuple[FunctionPlace, ...]]]) -> Inserts:
-    """Combine several lists of insertions into a native stack: one entry for each native frame, ascending."""
+    """Return several lists of insertions into a native stack as one list, with one entry for each native frame,
+    ascending.
+    """
     joined: dict[int, tuple[FunctionPlace, ...]] = {}
     for at, frames in inserts:
         joined[at] = joined.get(at, ()) + frames

@@ -30,7 +30,9 @@ def next_chain_number() -> int:
 
 
 class NamedCode(Hashable, Protocol):
-    """The protocol of a function as its interpreter describes it. Equal values are one function, in all processes."""
+    """The protocol of a function as its interpreter describes it. Two equal values are the same function, in all
+    processes.
+    """
 
     @property
     def language(self) -> str: ...
@@ -80,15 +82,17 @@ class FunctionTable:
         return index
 
     def has_code(self, index: int) -> bool:
-        """Return True if a number still names an interpreter function, and mark the function as used.
+        """Return True if a function number still names an interpreter function, and mark the function as used.
 
-        Callers ask this before they put a remembered number into a new frame.
+        Callers check this before they put a cached number into a new frame.
         """
         self._idle.discard(index)
         return index in self.codes
 
     def has_all_codes(self, functions: Set[int]) -> bool:
-        """Return True if all of these numbers still name interpreter functions, and mark the functions as used."""
+        """Return True if all of these function numbers still name interpreter functions, and mark the functions as
+        used.
+        """
         self._idle -= functions
         return functions <= self.codes.keys()
 

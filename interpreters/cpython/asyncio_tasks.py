@@ -222,8 +222,8 @@ def await_offsets(layout: Layout, tasks: TaskLayout) -> AwaitOffsets | None:
 
 
 def append_coroutines(runs: list[Run], own: ThreadRows, coroutines: ThreadRows) -> list[Run]:
-    """Append the coroutines of awaiting asyncio tasks to each run of frames whose outermost frame belongs to the
-    awaited task.
+    """Return runs of interpreter frames with the coroutines of awaiting asyncio tasks appended to each run whose
+    outermost frame belongs to the awaited task.
 
     Args:
         runs: Runs that were made of the rows in `own`.

@@ -100,8 +100,8 @@ def find_offsets(layout: Layout, greenlets: bool = False, tasks: TaskLayout | No
 
 
 def _sought(layout: Layout) -> int:
-    """Return the value of FrameOffsets.seeks for a layout: how the BPF program finds suspended evaluator calls on a
-    stack.
+    """Return how the BPF program finds suspended evaluator calls on a stack for a layout, as a value of
+    FrameOffsets.seeks.
     """
     if layout.chain is ChainKind.SHIMS:
         return int(layout.frame.object_link != NONE)
@@ -136,7 +136,7 @@ def _head_texts(layout: Layout) -> int:
 
 
 class _RowKey(NamedTuple):
-    """The content of a row that the BPF program copied of an interpreter frame, without the frame's address."""
+    """The contents of a row, without the frame's address, that the BPF program has copied for one interpreter frame."""
 
     code: int
     instr: int
@@ -187,8 +187,8 @@ class FrameRowReader:
         )
 
     def _at(self, rows: FrameRows, chain: Chain, lane: int) -> Chain | None:
-        """Return a cached frame chain at the innermost instruction of another sample. None if its innermost frame now
-        runs another function.
+        """Return a cached frame chain whose innermost frame is moved to the instruction of another sample. Return None
+        if the innermost frame now runs another function.
 
         Args:
             rows: The rows of all samples.
@@ -203,9 +203,7 @@ class FrameRowReader:
         return chain.at(place.instruction, next_chain_number())
 
     def finish_batch(self) -> None:
-        """Note that all frame rows of a batch are decoded, so that the history of code objects begins
-        its next round.
-        """
+        """Note that all rows of a batch were decoded. The next batch begins a new round of CodeHistory."""
         self._heads.begin_round()
 
     def _decoded(self, rows: FrameRows, others: bool) -> list[Chain]:
@@ -268,7 +266,8 @@ class FrameRowReader:
     def _places(
         self, rows: FrameRows, entry: npt.NDArray[np.bool_]
     ) -> tuple[list[FunctionPlace | None], npt.NDArray[np.int64]]:
-        """Decode all frame rows of a batch; the code objects of frames that wait have no copied head.
+        """Decode all frame rows of a batch to functions and instructions; the code objects of frames that wait have no
+        copied head.
 
         Args:
             rows: m rows of frames.
@@ -447,8 +446,8 @@ class CodeHistory:
         self._met[code] = head
 
     def has_same_head(self, code: int, head: int) -> bool:
-        """Return True if the head of the code object that is there now was there before this round's samples, and
-        record it.
+        """Return True if the code object that is at an address now was there already before this round's samples, by
+        its head, and record the head.
         """
         self._read[code] = head
         return self._before.get(code) == head
@@ -462,8 +461,8 @@ class CodeHistory:
 
 
 class PythonInKernel:
-    """The KernelReader for CPython: it decodes frames that a BPF program has copied. PythonProcess finds the runtime
-    and lists threads.
+    """The decoder of CPython frames that a BPF program has copied in one process. Implements KernelReader.
+    PythonProcess finds the runtime and lists threads.
     """
 
     def __init__(self, process: PythonProcess, diagnostics: Diagnostics) -> None:

@@ -58,8 +58,8 @@ def find_first_instruction(kind: LineTableFormat, table: bytes, first: int, inst
 
 
 def _lnotab(table: bytes, first: int) -> Iterator[tuple[int, int]]:
-    """Yield (end instruction, line) of each part of a Python line table in the format co_lnotab. The readers of the
-    other formats do the same.
+    """Yield (end instruction, line) of each part of a Python line table in the format co_lnotab. Readers of the other
+    formats yield the same.
     """
     line, at = first, 0
     for pair in range(0, len(table) - 1, 2):
@@ -232,8 +232,8 @@ class CodeReader:
         return FunctionPlace(entry.index, instruction)
 
     def has_name(self, address: int, head: bytes) -> bool:
-        """Return True if the name of the code object at an address is known, and the code object still
-        has this head.
+        """Return True if the name of the code object at an address is cached, and the object still has this head (its
+        first bytes, by which it is identified).
         """
         entry = self._entries.get(address)
         return entry is not None and entry.identity == head[self.identity]
@@ -319,7 +319,7 @@ _MAX_TOGETHER = 1024
 
 
 class CodeCache:
-    """The code objects of one process that a stop need not read, because their names are known and their identity is
+    """The code objects of one process whose names are known, so that a stop need not read them. Their identity is
     checked after the stop.
 
     Attributes:

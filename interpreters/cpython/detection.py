@@ -91,8 +91,8 @@ def _file(module: Module) -> _File:
 
 
 def _moved(known: Located, module: Module) -> Located:
-    """Return the place of CPython in a process that has mapped a known file at another address, from its place in the
-    first process.
+    """Return the place of CPython in a process, computed from its place in another process that has mapped the same
+    file at another address.
     """
     by = find_anchor(module) - find_anchor(known.module)
     return replace(

@@ -147,7 +147,7 @@ class Copier:
         return copied
 
     def _first_spans(self, thread: PyThread, habits: ReadHints) -> list[Span]:
-        """Return the memory ranges that the first read of a stop copies: the thread state, the GIL, and what the
+        """Return the memory ranges that a stop copies with its first read: the thread state, the GIL, and what the
         thread's last sample needed.
         """
         return [
@@ -158,7 +158,9 @@ class Copier:
         ]
 
     def plan_read(self, thread: PyThread, habits: ReadHints) -> FrameReadPlan | None:
-        """Predict what memory the next copy of a Python thread's frames reads, or return None if that is not known."""
+        """Return a plan of the memory that the next copy of a Python thread's frames reads, or None if that cannot be
+        predicted.
+        """
         if self._settled_codes is None:
             return None
         sizes = FrameReadSizes(self._frame_size, self._in_stop, ROOM)
@@ -212,8 +214,8 @@ class Copier:
         return copied.stands[0][1] if copied.stands else 0
 
     def _stand(self, copied: Copied, cframe: int, gather: Gather | None) -> None:
-        """Append a CFrame and all CFrames outside of it to copied.stands. Without `gather`, only those in copied memory
-        are appended.
+        """Append a CFrame, and all CFrames outside of it, to copied.stands. Without `gather`, only those in memory that
+        is already copied are appended.
         """
         layout = self._layout.thread
         root = copied.thread.address + layout.root_cframe
@@ -232,8 +234,8 @@ class Copier:
             cframe = words[index + (layout.cframe_previous >> 3)]
 
     def _follow(self, copied: Copied, frame: int, loose: dict[int, memoryview], gather: Gather | None) -> None:
-        """Append a Python frame and all of its callers to copied.frames. Without `gather`, only those in copied memory
-        are appended.
+        """Append a Python frame and all of its callers to copied.frames. Without `gather`, only those in memory that is
+        already copied are appended.
 
         Args:
             copied: The copy.
@@ -298,7 +300,7 @@ class Copier:
         self._heads(copied, [at for at in used if at not in copied.codes and at not in self._settled], gather)
 
     def _links(self, copied: Copied) -> bool:
-        """Return True if the CFrames agree with the frame chain: the frames of the innermost evaluator call end where
+        """Return True if the CFrames fit to the chain of frames: the frames of the innermost evaluator call end where
         those of the next CFrame begin.
         """
         expected = copied.stands[1][1] if len(copied.stands) > 1 else 0
@@ -330,7 +332,9 @@ class Copier:
         habits.spans = self._spans(habits)
 
     def finish_copy(self, copied: Copied) -> None:
-        """Follow the rest of a deep Python stack in memory that a stop has copied. The thread runs again."""
+        """Append the outer frames of a deep Python stack from memory that a stop has copied. The thread runs again when
+        this is called.
+        """
         frame, copied.rest = copied.rest, 0
         # each frame is allocated separately, so none of the rest is in the copy
         if frame and self._layout.thread.chunk == NONE:

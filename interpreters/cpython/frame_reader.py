@@ -100,7 +100,7 @@ class FrameReader:
         return current
 
     def plan_read(self, thread: KnownThread) -> FrameReadPlan | None:
-        """Predict what memory the next stop reads of a Python thread, or return None if the stop has to look at the
+        """Return a plan of the memory that the next stop of a Python thread reads, or None if the stop must look at the
         thread first.
         """
         if len(thread.states) != 1 or self.awaiters is not None:
@@ -201,7 +201,9 @@ class FrameReader:
         return Chain(tuple(runs), state, problem, evaluators, marked, marks, greenlets, lacking, enough, scattered)
 
     def _settle(self, copied: Copied) -> None:
-        """Add the code objects of a copy whose names are known to the cache of those that later stops need not read."""
+        """Add the code objects of a copy to the cache of those that later stops need not read, if their names are
+        known.
+        """
         known, heads = self._settled.heads, {}
         for address, words in copied.codes.items():
             if address not in known and self.codes.has_name(address, head := bytes(words)):
@@ -209,7 +211,7 @@ class FrameReader:
         self._settled.add_heads(heads)
 
     def _lacking(self, copied: Copied) -> tuple[int, int]:
-        """Return the size of the part of a Python frame chain that was not copied.
+        """Return how many frames of a Python chain were not copied, and the size of a copy that would contain all.
 
         Returns:
             (approximate number of frames that were not copied, --stack-size that would copy all); (0, 0) if none is
@@ -367,7 +369,7 @@ class ChainCache:
         decoded: Callable[[list[int]], list[Chain]],
         at: Callable[[Chain, int], Chain | None],
     ) -> dict[RowsKey, Chain]:
-        """Decode the chains of frames whose keys the cache lacks.
+        """Decode the chains of frames whose keys are not in the cache, and return them by key.
 
         Args:
             fresh: Index of one thread for each key.
@@ -395,7 +397,7 @@ class ChainCache:
         decoded: Callable[[list[int]], list[Chain]],
         trunks: dict[RowsKey, RowsKey],
     ) -> dict[RowsKey, Chain]:
-        """Decode chains of frames, and cache those that have a number."""
+        """Decode chains of frames, put those that have a number into the cache, and return all by key."""
         made = dict(zip(keys, decoded([fresh[key] for key in keys]), strict=True)) if keys else {}
         for key, chain in made.items():
             if chain.number:

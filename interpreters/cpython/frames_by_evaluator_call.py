@@ -37,7 +37,9 @@ class RunReader:
         self._tlbc, self._tlbc_shift = frame.tlbc_index >> 3, 8 * (frame.tlbc_index & 7)
 
     def cache_key(self, copied: Copied) -> tuple[int, ...]:
-        """Return everything that determines the result of read_runs() besides the heads of the code objects."""
+        """Return a key for the copied frames of a thread: two copies with equal keys, and equal heads of code objects,
+        give the same result of read_runs().
+        """
         code, instr, flag, shift = self._code, self._instr, self._flag, self._flag_shift
         tlbc = self._tlbc if self._tlbc >= 0 else code
         return tuple(
@@ -125,8 +127,8 @@ class RunReader:
         return found
 
     def _stand(self, copied: Copied, stands: list[tuple[int, int]], innermost: int) -> int:
-        """Return the CFrame whose evaluator call has this innermost Python frame, 0 if there is none. It and all
-        CFrames inside of it are removed from `stands`.
+        """Return the CFrame of the evaluator call whose innermost Python frame is given, 0 if there is none. The
+        CFrame, and all inside of it, are removed from `stands`.
         """
         for at, (cframe, frame) in enumerate(stands):
             if frame == innermost:

@@ -70,7 +70,7 @@ class CFrameSearch:
         return search.found
 
     def _activations(self, search: Search, own: int, first: int) -> dict[int, tuple[int, list[LocatedFrame]]]:
-        """Return the suspended evaluator calls on a stack: for each CFrame, the Python frame that it names and all
+        """Return the suspended evaluator calls on a stack as a dict: by CFrame, the Python frame that it names and all
         frames of its evaluator call.
 
         Args:
@@ -220,8 +220,8 @@ class WaitingRows:
 
 
 class _RowMemory:
-    """The memory of a stopped thread (greenlets.StoppedMemory) built from the rows that the BPF program copied. It
-    converts them back to the target's frame layout.
+    """The memory of a stopped thread, as a search for greenlets reads it (StoppedMemory), made from the rows that the
+    BPF program has copied. It converts the rows back to the target's frame layout.
 
     Attributes:
         width: Number of words of each frame.

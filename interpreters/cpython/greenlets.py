@@ -167,8 +167,8 @@ class Search:
         return self.reader.read(frame, self._frames.size)
 
     def calls(self, frame: int) -> bool:
-        """Return True if a Python frame may be calling a C function. A suspended frame, or one that calls Python code,
-        stores its stack depth.
+        """Return True if a Python frame may be calling a C function. A frame that is suspended or that calls Python
+        code has stored its stack depth.
         """
         if not self._frames.has_height:
             return True
@@ -340,8 +340,8 @@ class EntrySearch:
         return None
 
     def _guess(self, search: Search, near: range, last: tuple[int, int], slots: Slots) -> list[LocatedFrame] | None:
-        """Return the frames of a suspended evaluator call whose innermost frame is not known: stack words that may name
-        it are tried. None if none of them leads to the entry frame.
+        """Return the frames of a suspended evaluator call whose innermost frame is unknown. Stack words that may point
+        to it are tried. Return None if no word leads to the entry frame.
 
         Args:
             search: The search.
@@ -378,11 +378,10 @@ class EntrySearch:
         return best
 
     def _called(self, search: Search, frame: int, entry: int) -> list[LocatedFrame] | None:
-        """Return the suspended evaluator call (frames) whose outermost frame is the one that `frame` calls.
+        """Return the frames of a suspended evaluator call whose outermost frame was called by `frame`.
 
-        That is the next frame in memory that names `frame` as its caller.
-
-        Its address may be on no stack word, if it is in a register that no function had to save.
+        That is the next frame in memory that names `frame` as its caller. Its address may be on no stack word, if it is
+        in a register that no function had to save.
         """
         behind, at = search.reader.read(frame, 8 * _BEHIND)
         if behind is None or not search.spend_steps():
@@ -407,8 +406,8 @@ class EntrySearch:
         return places
 
     def _living(self, search: Search, top: int, entry: int) -> list[LocatedFrame] | None:
-        """Return the frames of a suspended evaluator call from `top` outwards if the frame object of `top` exists and
-        points back to it.
+        """Return the frames of a suspended evaluator call from `top` outwards, if `top` is still in use: its frame
+        object points back to it.
 
         A frame that was left has no object, or one that no longer points to it.
         """

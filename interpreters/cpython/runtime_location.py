@@ -56,7 +56,7 @@ def find_old_python(space: AddressSpace) -> str:
 
 
 def is_own(name: str) -> bool:
-    """Return True if a module with this file name is CPython's program or library."""
+    """Return True if a module with this file name is CPython's own program or library."""
     return bool(_OWN.match(name))
 
 

@@ -32,7 +32,8 @@ NOTHING = memoryview(b"").cast("Q")
 
 @dataclass(slots=True)
 class ReadHints:
-    """The addresses that the last sample of a Python thread needed. The next stop reads all of them in one step.
+    """The addresses of memory that the last sample of a Python thread needed. The next stop of the thread reads all of
+    them at once.
 
     Attributes:
         chunks: (avma, bytes used, bytes there) of the data stack's chunks, newest first.
@@ -106,8 +107,8 @@ class Copied:
     def find(
         self, avma: int, size: int, loose: dict[int, memoryview], gather: Gather | None
     ) -> tuple[memoryview | None, int]:
-        """Return (words, index) of memory that the stop has copied. If `gather` is given, missing memory is read now.
-        (None, 0) if it cannot be read.
+        """Return (words, index of the first one) of memory that the stop has copied. If `gather` is given, missing
+        memory is read now. Return (None, 0) if it cannot be read.
         """
         if avma & 7:
             return None, 0
@@ -325,7 +326,7 @@ def plan_frames(
     spans: Sequence[Span],
     settled: array[int],
 ) -> FrameReadPlan | None:
-    """Predict what memory the next stop of a Python thread reads.
+    """Return a plan of the memory that the next stop of a Python thread reads, or None if that cannot be predicted.
 
     Args:
         spans: All that is read at once.

@@ -292,7 +292,7 @@ class ThreadNameTable:
             self._read_at = time.monotonic_ns() + max(self._wait_ns, _NAMES_BUDGET * spent)
 
     def hasten_read(self, tids: Collection[int]) -> None:
-        """Schedule an early read of Python's thread names, because threads have appeared or ended."""
+        """Let the next regular read of Python's thread names be early, because threads have appeared or ended."""
         self._read_at, self._wait_ns = min(self._read_at, time.monotonic_ns() + _NAMES_SOON_NS), _NAMES_NS
         if len(self.names) > _MAX_NAMES:
             self.names = {tid: name for tid, name in self.names.items() if tid in tids}

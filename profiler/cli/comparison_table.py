@@ -28,8 +28,8 @@ SURE = "*"
 
 
 def by_callers(found: Comparison, compare: Callable[[Profile, Profile], Comparison]) -> Comparison:
-    """Return the comparison in which the cost of native code counts for the interpreter's function that calls the code,
-    as in `pyprof record`.
+    """Return a comparison in which the cost of native code is added to the interpreter's function that calls it, as in
+    the tables of `pyprof record`.
 
     Args:
         found: The comparison of all functions, which is returned for programs without an interpreter.
@@ -109,7 +109,7 @@ def sensitivity(found: Comparison, width: int) -> Iterator[str]:
 
 
 def _ordered(found: Comparison, by: Literal["own", "total"]) -> list[Change]:
-    """Return the functions of a comparison with significant changes first.
+    """Return the functions of a comparison in the order of the table, with significant changes first.
 
     Of changes of a total, the application's functions come first. Functions with the total of another one are left out
     if others are there: they changed because that one did.
@@ -178,7 +178,7 @@ def _verdict(found: Comparison) -> str:
 
 
 def _sampled(found: Comparison) -> str:
-    """Return how much of both sides has no samples, "" if that is not worth a line."""
+    """Return a sentence about the part of each profile that has no samples, "" if the part is negligible."""
     if not any(side.is_partial for side in found.sides):
         return ""
     parts = [

@@ -95,7 +95,9 @@ def stated(module: DumpModule) -> dict[str, str | None]:
 
 
 def complain(profile: Profile) -> None:
-    """Print the tolerated errors of a core file or crash dump, and what its modules lack. Each hint is printed once."""
+    """Print the tolerated errors of a core file or crash dump, and the files that its modules lack. Each hint is
+    printed once.
+    """
     from pyprof.model.reason_lookup import counted, counter_title
     from pyprof.model.reason_table import DUMPS
 

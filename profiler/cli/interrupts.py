@@ -27,8 +27,8 @@ class EndBySignals:
     """
 
     def __init__(self, ask: Callable[[], None], leave: Callable[[], None], most_s: float | None = None) -> None:
-        """Create a handler that ends a command; both callbacks run in a thread that is not the main one, and leave must
-        end this process.
+        """Create a handler that ends a command. Both callbacks run in a thread that is not the main one, and `leave`
+        must end this process.
         """
         self._ask, self._leave, self._most_s = ask, leave, most_s
         self.asked_at = 0.0
@@ -47,7 +47,8 @@ class EndBySignals:
 
 
 def listen(handle: Callable[[int], None], more: Sequence[signal.Signals] = ()) -> None:
-    """Call taken(number) in a separate thread for each signal that arrives from now on. A nohup is respected.
+    """Call handle(number) in a separate thread for each signal that arrives from now on. If nohup ignores a signal, it
+    stays ignored.
 
     Signals that were blocked and are pending are included. SIGUSR1 keeps its default effect unless it is in `more`.
 

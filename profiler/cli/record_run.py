@@ -184,7 +184,9 @@ class Invocation:
         return STUB_S if self._how.target == "stub" else LEAVE_S
 
     def _left(self, written: bool) -> None:
-        """Exit this process, because the recording loop did not end in time."""
+        """Exit this process, because the recording loop did not end in time. `written` says whether the worker has
+        written its data.
+        """
         recording = self._recording
         if recording is not None and not recording.has_begun:
             if self._flight is not None:

@@ -378,7 +378,8 @@ class Flight:
         self._triggers.check_conditions()
 
     def write_out(self, cause: str) -> None:
-        """Write the windows that the flight recorder keeps soon, and continue recording. Any thread may call this.
+        """Request that the windows which the flight recorder has kept are written soon. The recording continues. Any
+        thread may call this.
 
         Args:
             cause: The signal or the trigger, for the user.

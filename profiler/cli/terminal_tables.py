@@ -101,7 +101,9 @@ def by_caller(profile: Profile) -> Profile:
 
 
 def _of_application(profile: Profile, frame: Frame) -> Frame | None:
-    """Return a frame with only those of its functions that the tables show, None if they show none of them."""
+    """Return a frame with only those of its functions that the tables of functions show, None if they show none of
+    them.
+    """
     if frame.kind == FrameKind.MARKER or is_of_runtime(profile, frame):
         return frame
     are_own = are_application(profile, frame)

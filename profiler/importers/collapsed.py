@@ -69,7 +69,8 @@ def read_collapsed(data: bytes, title: str) -> Profile:
 
 
 def _has_too_many_calls(data: bytes) -> bool:
-    """Return True if stacks surely have more calls than a profile holds. To build their tree up to that is much work.
+    """Return True if the stacks of a file certainly have more calls than a profile may hold, so that their tree need
+    not be built to find out.
 
     A call is a stack without some of its inner frames. The function hashes all of them, and counts a share of the
     different hashes. False means nothing.
@@ -136,7 +137,9 @@ class _Stacks:
         return node
 
     def _add(self, names: list[str]) -> int:
-        """Return the node of a stack. The outer frames that it shares with the stack before it are not looked up."""
+        """Add a stack to the tree and return its node. Outer frames that it shares with the stack before it are not
+        looked up again.
+        """
         shared = 0
         for name, before in zip(names, self._names, strict=False):
             if name != before:

@@ -267,7 +267,7 @@ class _OtlpProfile:
 
 
 def _moved(frame: Frame, dictionary: _Dictionary, builder: Builder) -> Frame:
-    """Return a frame whose module number is that of the given builder."""
+    """Return a frame with the module number that the given builder has for the frame's module."""
     return replace(frame, module=builder.add_module(dictionary.modules[frame.module])) if frame.module >= 0 else frame
 
 

@@ -135,7 +135,8 @@ def _batches(rows: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def _usual(joined: bytes, rows: Sequence[bytes]) -> list[list[int]]:
-    """Return four columns of offsets into `joined`: the begin of each sample's stack, values and labels, and its end.
+    """Find the samples of usual form. Return four columns of offsets into `joined`: the begin of each sample's stack,
+    values and labels, and its end.
 
     A row is all zeros if its fields do not have the usual form, or if it has no labels.
     """
@@ -361,7 +362,8 @@ class FrameTables:
     def _numbered(
         self, heads: list[list[int]], lines: list[FunctionLine], spans: list[tuple[int, int, bytes]]
     ) -> dict[int, int]:
-        """Return frame numbers by location id for locations whose lines have been read.
+        """Return the frame numbers of locations whose lines were read, by location id. New frames are added to the
+        builder.
 
         Files of one program have the same frames. Each is made once and identified by its digest. Code of a file with a
         build ID is identified by its place in the file, independent of where a process has mapped it.

@@ -60,7 +60,7 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The frames, stacks and samples that a Builder has collected.
+    """The columns of frames, stacks and samples that a Builder has collected, from which it builds a Profile.
 
     Attributes:
         tree: Tree whose frames are indices into `frames`.
@@ -126,7 +126,7 @@ class WorkLimitExceeded(Exception):
 
 
 class ReadFrame(NamedTuple):
-    """A frame as it was in the first file that had it. In other files its module may have another number or address.
+    """A frame as the first file that has it describes it. In other files its module may have another number or address.
 
     Attributes:
         digest: See model/stack_digest.py.

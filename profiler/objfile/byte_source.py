@@ -129,7 +129,8 @@ _held = 0
 
 
 def hold_bytes(name: str, size: int, make: Callable[[], bytes | memoryview]) -> memoryview:
-    """Return the bytes of a foreign file that make() returns, as counted memory.
+    """Return bytes of a foreign file that the function make() produces, and count them against the memory limit for
+    such bytes.
 
     Args:
         name: Name for messages.
@@ -154,8 +155,8 @@ def hold_bytes(name: str, size: int, make: Callable[[], bytes | memoryview]) -> 
 
 
 class ContentReservation:
-    """A reservation of memory for content of foreign files that grows piece by piece. It ends when this object is
-    deleted.
+    """A reservation of memory for foreign files' content that grows while the content is read. It ends when this object
+    is deleted.
     """
 
     def __init__(self, name: str) -> None:

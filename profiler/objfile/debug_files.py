@@ -186,7 +186,7 @@ _OF_OTHERS = re.compile(r"^/usr/local/|/(?:site|dist)-packages/|/node_modules/")
 
 
 class Packages:
-    """A finder of the installed Debian package of a file, with a cache by root directory."""
+    """A finder of the installed Debian package to which a file belongs, with a cache for each root directory."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], str | None] = {}

@@ -232,8 +232,8 @@ _BUILD_ID = re.compile(r"[0-9a-f]{4,128}")
 
 
 class Opener:
-    """The operations that open foreign files, with the rights of this process. The module's functions use the current
-    Opener.
+    """The functions that open foreign files, with the rights of this process. A worker without rights replaces this
+    object by a client of the file broker.
     """
 
     def open_below(self, root: str, name: str, rights: Rights | None, follow: bool) -> int:

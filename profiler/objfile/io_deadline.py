@@ -66,7 +66,7 @@ class Unanswered(OSError):
 
 
 class _Call:
-    """A file operation that runs in a helper thread.
+    """A file operation that a helper thread runs, with its result.
 
     Attributes:
         job: The operation.
@@ -161,7 +161,7 @@ def run_with_timeout(job: Callable[[], T], drop: Callable[[T], None] | None = No
 
 
 def use_mount(found: int, is_file: bool = False) -> None:
-    """Register that the current job is about to use the mount of a descriptor.
+    """Register that the current job is about to use the mount of a descriptor, and probe the mount if it is unknown.
 
     Raises:
         Unanswered: That mount did not respond earlier, or does not respond to a probe now.

@@ -239,9 +239,9 @@ class ImageStore:
         return None, differs
 
     def _stated(self, space: AddressSpace, module: Module, avma: int, stated: StatedId) -> Image:
-        """Return the object file image of a module in a crash dump.
+        """Return the object file image of a module whose identity a crash dump states.
 
-        The image is a file with the stated identity, else the content of the dump, else only the identity.
+        It is a local file with that identity, else the content of the dump, else only the identity.
         """
         differs = False
         if stated.image_size:
@@ -331,6 +331,6 @@ class ImageStore:
 
 
 def _is_whole(space: AddressSpace, elf: ElfFile, bias: int) -> bool:
-    """Return True if a core file or crash dump contains all of an object file, and not only its first page."""
+    """Return True if a core file or crash dump contains all of a mapped object file, and not only its first page."""
     constant = [load for load in elf.loads if not load.writable]
     return all(len(space.read(bias + load.vaddr, load.filesz)) == load.filesz for load in constant)

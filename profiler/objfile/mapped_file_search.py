@@ -41,7 +41,7 @@ tables.
 
 
 class Identity(Enum):
-    """The result of comparing a file's content with the memory of a process that may have mapped it."""
+    """The result of comparing a local file's content with the memory of a process that may have mapped the file."""
 
     BUILD_ID = "same build-id"
     CONTENT = "no build-id to compare, same headers and code"
@@ -158,7 +158,7 @@ def read_target(space: AddressSpace, avma: int, size: int) -> bytes:
 
 
 def identify(space: AddressSpace, module: Module, elf: ElfFile, bias: int) -> Identity:
-    """Compare a file with the target's memory, for an assumed load bias.
+    """Compare a local file with the target's memory, assuming a load bias, and return whether it is the mapped file.
 
     The build ID decides if a segment of notes has it and is mapped. From Go 1.24 on, Go's linker writes it outside of
     that segment. Otherwise the headers do. A mapping without headers is compared by its code (V8 maps its builtins out

@@ -247,7 +247,7 @@ def read_minidump(source: ByteSource) -> CrashDump:
 
 
 class _Reader:
-    """The state while a minidump is read.
+    """The state of reading one minidump: its streams, and the parts of the CrashDump that were read so far.
 
     Attributes:
         pieces: (address, size, offset) of memory in the file.

@@ -192,7 +192,7 @@ class _PeTables(ABC):
         return memoryview(found.tobytes())
 
     def _sizes(self, rva: np.ndarray) -> np.ndarray:
-        """Return the size of each symbol, because a Windows module does not state it.
+        """Return the size in bytes of each exported or COFF symbol. A Windows module does not state these sizes.
 
         A symbol ends with its function in the function table, or where the next one begins. Otherwise functions without
         a symbol would be called by the name of the one before them.

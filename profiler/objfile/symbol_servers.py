@@ -185,7 +185,7 @@ class MinRateBody:
 
 
 class RequestDeadline:
-    """A deadline for an HTTP request that shuts down its connections.
+    """A time limit for an HTTP request. When it passes, the connections of the request are shut down.
 
     A server that sends one byte per second never exceeds a socket's timeout. The connections are kept as duplicates of
     their descriptors, because TLS makes a new socket out of one.
@@ -285,7 +285,9 @@ def build_opener(
             deadline.watch_connection(self.sock)
 
         def _tunnel(self) -> None:
-            """Watch the connection's socket before the tunnel, so that the deadline covers the proxy's response too."""
+            """Register the connection's socket with the deadline before a proxy is asked for a tunnel (CONNECT), so
+            that the deadline covers the proxy's response, too.
+            """
             deadline.watch_connection(self.sock)
             super()._tunnel()  # type: ignore[misc]
 

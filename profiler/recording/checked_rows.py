@@ -88,7 +88,7 @@ class TableRows:
         return found
 
     def _checked(self, table: str, before: int, column: Column, cells: CellRow) -> CellRow:
-        """Check and decode some cells of one column of a recording's table.
+        """Return some cells of one column of a recording's table, with their types checked and texts decoded.
 
         Args:
             table: Name of the table.

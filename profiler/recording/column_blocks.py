@@ -236,7 +236,7 @@ class BlockWriter:
         self._packed_frames([rows[at] for at in made_of.tolist()], change)
 
     def _packed_frames(self, rows: Sequence[FrameRow], store: Callable[[str, int, Iterable[I64]], None]) -> None:
-        """Pack frames of a recording file, which are in their final order."""
+        """Pack frames of a recording file into a block and store it. The frames are in their final order."""
         module, rel, base, back, trust, kind, title, count = np.array(
             [(*row[:7], len(row[7])) for row in rows], np.int64
         ).T
@@ -286,7 +286,7 @@ class BlockWriter:
         return place
 
     def _names(self) -> None:
-        """Pack the function and file names that were added since the last call."""
+        """Pack the names of functions and files that were added since the last call into blocks, and store these."""
         if self._new_functions:
             texts: list[bytes] = []
             rows = []

@@ -126,7 +126,8 @@ def _harmless(action: int, *_: object) -> int:
 
 
 def _fill(database: sqlite3.Connection, blocks: Blocks) -> None:
-    """Fill the temporary tables for queries from a recording file's blocks.
+    """Store the frames, functions and stacks of a recording file's blocks in temporary tables, which the views for SQL
+    queries read.
 
     Raises:
         FormatError: A block is invalid.

@@ -135,7 +135,7 @@ def read_summary(rows: TableRows) -> Summary | None:
 
 
 def _part(stored: dict[str, Any], prefix: str, usual: Value) -> Value:
-    """Read one part of a recording's Summary, such as its stops, from values by name.
+    """Return one part of a recording's Summary, such as the stops, whose fields were stored as values by name.
 
     Args:
         stored: Values by name.

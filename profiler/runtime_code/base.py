@@ -29,7 +29,8 @@ None.
 
 @dataclass(frozen=True, slots=True)
 class CodeScan:
-    """The circumstances of one scan of a process for descriptions of its JIT code, which every source gets.
+    """The circumstances of one scan of a process for JIT code, such as its time and address space. Every source of
+    descriptions gets it.
 
     Attributes:
         space: The address space.
@@ -132,8 +133,8 @@ class ManagedRuntime(CodeSource, Protocol):
 
     @property
     def stack_named(self) -> Ranges:
-        """Address ranges of the code that runs many functions, such as an interpreter. Its frames are named from the
-        stack copy.
+        """Address ranges of code that runs many functions, such as an interpreter. What a frame in it is called follows
+        from the stack copy.
         """
         ...
 
@@ -149,7 +150,9 @@ class ManagedRuntime(CodeSource, Protocol):
         ...
 
     def read_ahead(self, space: AddressSpace, batch: SampleBatch) -> None:
-        """Read the code on the stacks of samples that wait to be unwound, because the process may end before that."""
+        """Read the generated code on the stacks of a batch before the batch is unwound, because the process may end
+        until then.
+        """
         ...
 
     def load_all(self) -> None:

@@ -181,7 +181,7 @@ class RuntimeCode:
         return int.from_bytes(data, "little" if arch.byteorder == "little" else "big") if len(data) == arch.word else 0
 
     def forget(self, space: AddressSpace) -> None:
-        """Drop an address space that no later sample has, with its descriptions of JIT code."""
+        """Drop an address space to which no later sample belongs, with its descriptions of JIT code."""
         self._candidates.pop(space.id, None)
         self._bound.pop(space.id, None)
         self._may_run_in.pop(space.id, None)
@@ -311,8 +311,8 @@ class RuntimeCode:
         return found
 
     def _bound_frames(self, process: ProcessCode, space: AddressSpace, time_ns: int) -> _BoundFrames:
-        """Return the cache of the numbers of JIT code in an address space at a time, emptied if a description has
-        changed.
+        """Return the cache of JIT code numbers for an address space at a time. The cache is emptied first if a
+        description has changed.
         """
         mark, bound = process.mark(time_ns), self._bound.get(space.id)
         if bound is None or bound.mark != mark:

@@ -83,7 +83,7 @@ class PerfMapCode(NoImage):
             self._leave(problem("code_file_too_large"))
 
     def _leave(self, why: Problem) -> None:
-        """Stop reading the perf map, and report a problem with it."""
+        """Stop reading the perf map of a process, and report the reason as a problem."""
         self._diagnostics.count("perf_map_too_large")
         report_problem(self._diagnostics, self.label, why)
         self.close()

@@ -161,8 +161,8 @@ class ProcessCode:
         self.ended_ns = time.monotonic_ns()
 
     def mark(self, time_ns: int) -> tuple[int, int, int]:
-        """Return a value for a time that changes whenever another description of JIT code may hold at that time.
-        Callers use it as the key of a cache.
+        """Return a key for the descriptions of JIT code at a time. It differs between two times if a description may
+        differ.
 
         Managed runtimes report new descriptions of code by `version`. Other sources may describe code later that they
         did not describe before, so that the number of their descriptions grows.
@@ -190,12 +190,14 @@ class ProcessCode:
         return tuple(source.spans.find(pc, time_ns) for source in self.sources)
 
     def spans_with(self, runtime: ManagedRuntime, span: Span[Any]) -> Spans:
-        """Return the description that a managed runtime alone has for a frame, as Spans: None for all other sources."""
+        """Return the descriptions of a frame by all sources, as Spans: the given one by a managed runtime, None by all
+        others.
+        """
         return tuple(span if source is runtime else None for source in self.sources)
 
     def is_read(self, spans: Spans) -> bool:
-        """Return True if no further source can name a frame, because only managed runtimes describe it and they have
-        been read.
+        """Return True if no other source can name a frame, because only managed runtimes describe it, and these have
+        read its names.
         """
         return all(span is None or source in self.runtimes for source, span in zip(self.sources, spans, strict=True))
 

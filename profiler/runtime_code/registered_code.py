@@ -404,8 +404,8 @@ class LibunwindCode(NoImage):
         )  # of overlapping spans, the later is found first
 
     def _again(self, reader: DynReader, read: DynInfo, usual: bool) -> DynInfo:
-        """Read a libunwind info again in its other layout. If that is not readable, return the info as it was read
-        first.
+        """Read a libunwind info again, by the other one of its two possible layouts. If that is not readable, return
+        the first reading.
         """
         try:
             return reader.read_info(read.head, usual)
@@ -413,7 +413,7 @@ class LibunwindCode(NoImage):
             return read
 
     def _vote(self, state: _List, infos: list[DynInfo]) -> None:
-        """Determine the usual layout of libunwind's infos from those whose layout is certain.
+        """Determine which layout libunwind's infos have in this process, by those infos whose layout is certain.
 
         Mostly, one program has one version of the headers.
         """

@@ -99,8 +99,8 @@ class SymbolFileNames:
 
 
 def _own_file(body: _Body) -> int | None:
-    """Return in which source file a Breakpad function is: the number of the FILE record of its first line outside of
-    inlined code.
+    """Return the number of the source file (FILE record) in which a Breakpad function is defined: that of its first
+    line outside of inlined code.
     """
     inlined = [span for inline in body.inlines for span in inline.ranges]
     for line in body.lines[:MAX_OWN]:

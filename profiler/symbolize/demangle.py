@@ -104,7 +104,7 @@ def strip_version(name: str) -> str:
 
 
 def is_harmless(name: str) -> bool:
-    """Return True if the demangled form of a name is certainly small.
+    """Return True if the demangled form of a name is certainly small, so that it may be demangled in this process.
 
     n back references to parts that are built of k others each multiply the size by at most k**(n/k).
     """
@@ -153,8 +153,8 @@ _isolate: Callable[[Sequence[str]], list[str]] = demangle_isolated
 
 
 def use_isolation(isolate: Callable[[Sequence[str]], list[str]]) -> None:
-    """Replace demangle_isolated() in this process, because the process may not start others and lets another process
-    demangle.
+    """Set the function that demangles names in isolation, in place of demangle_isolated(), for a process that may not
+    start others.
     """
     global _isolate
     _isolate = isolate

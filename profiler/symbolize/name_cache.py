@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 
 class SettledFrame(NamedTuple):
-    """A named frame that no later lookup can improve, so that it is used again in later windows. Its module index is
-    valid for the profile for which it was made.
+    """A named frame whose name is final, so that later windows use it again. Its module index is valid for the profile
+    for which it was made.
     """
 
     frame: Frame
@@ -64,7 +64,7 @@ class SettledFrameCache:
         self._before: dict[FrameKey, SettledFrame] = {}
 
     def settled_among(self, keys: Sequence[FrameKey]) -> dict[FrameKey, SettledFrame]:
-        """Return those of some frames whose names are final, with their names, by frame key."""
+        """Return those of the given frames whose names are final, with their names, by frame key."""
         if before := self._before:
             self._now.update((key, before[key]) for key in keys if key in before)
         now = self._now
@@ -241,8 +241,8 @@ class FileNames:
 
     @property
     def kept(self) -> int:
-        """A number that grows with the memory that the names of an object file use. The cache of names measures it
-        again when the number has grown.
+        """A number that grows with the memory that the names of an object file use. If it has grown, the cache of names
+        measures the memory again.
 
         It counts units whose lines were read, and results and demangled names in groups of 16, because these are small.
         """
@@ -418,7 +418,7 @@ class NameCache:
                 entry.due = 0
 
     def retire(self, roots: Set[str], images: Set[ObjectFile] = frozenset()) -> None:
-        """Drop entries of the name cache for processes that have ended, because another process may get the same pid.
+        """Drop cached names that belong to processes which have ended, because another process may get the same pid.
 
         Args:
             roots: Root directories of the processes (/proc/PID/root).

@@ -160,7 +160,7 @@ def _space(module: int, path: str, last: int) -> AddressSpace:
 
 
 class _Images(ImageStore):
-    """The object files that were found for modules, each in a separate address space."""
+    """A finder of object files for the modules of a profile. Each found file is in a separate address space."""
 
     def __init__(self, modules: Sequence[ModuleInfo], places: Places) -> None:
         super().__init__(Diagnostics())

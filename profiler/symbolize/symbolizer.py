@@ -59,7 +59,8 @@ class DescribedCode(Protocol):
         ...
 
     def late_description(self, space: AddressSpace, pc: int) -> Described | None:
-        """Return the description of run-time code that was read only after the sample was unwound, or None.
+        """Return the description of JIT code at an address that was read only after the sample had been unwound, or
+        None.
 
         Args:
             space: The address space.
@@ -98,7 +99,7 @@ class Resolved:
 
 @dataclass(slots=True)
 class _Found:
-    """The state of one frame while its name is looked up.
+    """A frame during the lookup of its name: the image that covers it, and what was found so far.
 
     Attributes:
         key: The frame's key.
@@ -244,8 +245,8 @@ class Symbolizer:
         return shown
 
     def _name_as_seen(self, by_image: Mapping[Image, Sequence[_Found]]) -> dict[str, str]:
-        """Name frames without reading any file, by names that were read before. Return the text to show for each symbol
-        name.
+        """Name frames by names that are already in the cache, without reading any file. Return the text to show for
+        each symbol name.
         """
         shown: dict[str, str] = {}
         for image, inside in by_image.items():
@@ -321,8 +322,8 @@ class Symbolizer:
                 file.found[image.svma(item.lookup)] = Named(item.system_name, item.function, tuple(item.source))
 
     def _fill_in(self, file: FileNames, image: Image, inside: Sequence[_Found]) -> list[_Found]:
-        """Set the names of frames of one file: from earlier lookups, else from the symbol table. Return the frames
-        without an earlier lookup.
+        """Set the names of frames in one file, from earlier lookups, else from the symbol table. Return the frames that
+        no earlier lookup had.
         """
         fresh: list[_Found] = []
         for item in inside:
@@ -340,7 +341,7 @@ class Symbolizer:
         return fresh
 
     def _name_runtime_code(self, found: Iterable[_Found]) -> None:
-        """Name the region of code that no file contains and no source describes."""
+        """Name code that no file contains and no source describes by the region of memory in which it lies."""
         for item in found:
             if item.module is not None and item.image is None and item.code is None and not item.system_name:
                 item.region = name_runtime_code(self._spaces[item.key.space], item.module)

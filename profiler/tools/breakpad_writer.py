@@ -126,7 +126,7 @@ class Functions:
         return list(self._name_numbers)
 
     def records(self, shown: Callable[[str], str]) -> Iterator[bytes]:
-        """Yield Breakpad FUNC records with their lines and calls, ascending.
+        """Yield the Breakpad FUNC records of all functions, each with its line and INLINE records, ascending.
 
         Of several at one address, the first is used, marked "m".
         """
@@ -389,7 +389,7 @@ class SymbolWriter:
 
     @cached_property
     def _row_at(self) -> dict[int, int]:
-        """Row of each symbol in the symbol table by the symbol's start address."""
+        """The row in the symbol table of each symbol, by the symbol's start address."""
         rel = self._table.start - np.uint64(self.file.min_vaddr)
         return {start: row for row, start in enumerate(rel.tolist())}
 

@@ -231,8 +231,8 @@ def _of_row(profile: Profile, table: str, row: TopRow) -> npt.NDArray[np.bool_]:
 
 
 def _chosen(path: Sequence[tuple[TopRow, bool]], callers: bool, whole: bool) -> list[TopRow] | None:
-    """Return the part of a stack from a row's function towards the leaf or the root, without functions that start every
-    program.
+    """Return the functions on a stack from a row's function towards the leaf or the root, without functions that start
+    every program; None if the row is not on the stack.
 
     Args:
         whole: Use the whole stack.

@@ -109,7 +109,7 @@ def room(height: int) -> int:
 def picture(
     snapshot: Snapshot, view: View, stacks: RowTree | None, late_text: str, width: int, height: int
 ) -> list[ScreenLine]:
-    """Return the lines of the whole screen of `pyprof top`: at most height lines of at most width columns.
+    """Return the lines of the whole screen of `pyprof top`, at most `height` lines of at most `width` columns.
 
     Args:
         stacks: Stacks of the opened row.

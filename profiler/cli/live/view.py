@@ -76,7 +76,9 @@ def rows(table: Table, view: View) -> list[tuple[TopRow, RowCost]]:
 
 
 def place(view: View, shown: Shown) -> int:
-    """Return the index of the selected row in the table of `pyprof top`, or its former index if the row is gone."""
+    """Return the index of the selected row among the shown rows of `pyprof top`, or its former index if the row is no
+    longer shown.
+    """
     for at, (row, _) in enumerate(shown):
         if row == view.chosen:
             return at

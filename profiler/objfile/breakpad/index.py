@@ -111,7 +111,9 @@ class RecordIndex:
 
 @dataclass(slots=True)
 class _Columns:
-    """The fields of a Breakpad symbol file's records of one kind, as arrays for each chunk."""
+    """The fields of all records of one kind in a Breakpad symbol file, collected as arrays, one for each chunk of the
+    file.
+    """
 
     first: list[U64] = field(default_factory=list)
     second: list[U64] = field(default_factory=list)
@@ -209,7 +211,7 @@ class _Chunk:
         return kinds
 
     def _check_deltas(self, upper: I64, kinds: I64, before: int) -> None:
-        """Count STACK CFI records that do not follow another STACK CFI record, because no lookup finds them."""
+        """Count STACK CFI records that follow no other STACK CFI record. No lookup finds such records."""
         delta = np.flatnonzero(kinds == _CFI)
         if not len(delta):
             return

@@ -109,7 +109,7 @@ def _in_table(file: ObjectFile, table: str, strings: str, names: Sequence[bytes]
 
 
 def _find_by_name_offsets(file: ObjectFile, table: str, places: Mapping[bytes, Sequence[int]]) -> dict[bytes, int]:
-    """Return the values of defined symbols by name.
+    """Return the values of those defined symbols whose names begin at certain offsets of the string table, by name.
 
     Args:
         file: The file.

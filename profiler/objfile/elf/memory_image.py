@@ -244,7 +244,7 @@ def relocate_memory_object(data: bytes, name: str) -> ElfFile:
 
 
 def _place_symbols(elf: ElfFile, section: SectionHeader, changed: bytearray) -> np.ndarray:
-    """Turn the symbol values of a JIT compiler's object file into addresses, in place.
+    """Replace the symbol values in a JIT compiler's object file by addresses in the process, in place.
 
     Returns:
         (known, value) of each symbol, an array of shape (n,).

@@ -310,14 +310,16 @@ def inflate_debugdata(data: memoryview) -> memoryview:
 
 
 def _most(body: memoryview, size: int) -> int:
-    """Return the maximum size in bytes to which compressed data may expand, at most `size`."""
+    """Return the maximum size in bytes to which compressed data may expand: by the compression format, and at most
+    `size`.
+    """
     return min(size, max(MAX_RATIO * len(body), ALWAYS_ALLOWED))
 
 
 def _unpacked(
     name: str, body: memoryview, size: int, unpack: Callable[[memoryview, int], bytes], enough: int | None = None
 ) -> memoryview:
-    """Decompress the data of a section and check its size.
+    """Return the decompressed data of a section, after a check of its stated size.
 
     Args:
         name: Name of the section, for messages.

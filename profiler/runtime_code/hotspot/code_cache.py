@@ -261,5 +261,5 @@ def read_stubs(memory: VmMemory, list_avma: int, start: int, end: int) -> tuple[
 
 
 def _show(name: str) -> str:
-    """Return a stub's name as versions before JDK 26 state it."""
+    """Return the name of a HotSpot stub in the form that versions before JDK 26 use."""
     return name.removeprefix(_GENERATOR).removesuffix(_SUFFIX) if name.startswith(_GENERATOR) else name

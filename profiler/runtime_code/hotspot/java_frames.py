@@ -192,7 +192,9 @@ class JavaVm:
         return JavaCode(self.interpreter, method.name, method.file, line=line)
 
     def fill(self, code: JavaCode) -> None:
-        """Read the unwind rules and the debugging information of a compiled Java method, once."""
+        """Read the unwind rules and the debugging information of a compiled Java method into its description, if that
+        was not done before.
+        """
         blob = code.blob
         if code.filled or not blob.is_nmethod:
             return

@@ -58,7 +58,7 @@ MAX_PLACES = 1 << 16
 
 
 class JavaSpans(CodeMap["JavaCode"]):
-    """Pieces of HotSpot's generated code by address and time, read when they are first requested."""
+    """The pieces of HotSpot's generated code by address and time. Each is read when a caller first asks for it."""
 
     def __init__(self, source: HotspotCode) -> None:
         super().__init__()
@@ -136,8 +136,8 @@ class HotspotCode(NoImage):
         self._names_until_ns = scan.now_ns + max(MIN_NAMES_NS, NAMES_REST * (time.monotonic_ns() - before_ns))
 
     def _examine(self, scan: CodeScan) -> bool:
-        """Drop the HotSpot code that has changed. Return True if code has changed, or if code may now be where none was
-        found before.
+        """Drop descriptions of HotSpot code that has changed. Return True if some has, or if code may now be where none
+        was found before.
 
         Samples since the previous check get the new code: HotSpot discards code that no thread runs, and new code runs
         at once.

@@ -170,7 +170,7 @@ class FrameRules:
         return self._by_sp(size, saved=True)
 
     def _registers(self, ra: int | None, sp: int | None, popped: int = 8) -> Rule:
-        """Return the unwind rule of HotSpot code whose caller's pc or sp is in a register.
+        """Return the unwind rule for HotSpot code in which a register holds the caller's pc or sp.
 
         Args:
             ra: Column of the register with the return address; None if sp points to it.

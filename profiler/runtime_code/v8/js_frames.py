@@ -105,8 +105,8 @@ class V8Engine:
         self.heap.renew(space.read)
 
     def begin_check(self) -> None:
-        """Begin a check: JavaScript functions and types are compared again before they are used, because the garbage
-        collector may have run.
+        """Begin a new check of cached data: functions and types are read again before they are used, because the
+        garbage collector may have moved them.
         """
         self.functions.epoch += 1
         self.heap.forget_types()

@@ -63,7 +63,7 @@ _BLOB, _BLOB_SIZE = b"v8_Default_embedded_blob_code_", b"v8_Default_embedded_blo
 
 
 class JsSpans(CodeMap["JsCode"]):
-    """Pieces of V8's generated code by address and time, read when they are first requested."""
+    """The pieces of V8's generated code by address and time. Each piece is read when a caller first asks for it."""
 
     def __init__(self, source: V8Code) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class V8Code(NoImage):
         return True
 
     def _examine(self, scan: CodeScan) -> bool:
-        """Drop the V8 code that has changed. Return True if code has changed, or if code may now be where none was
+        """Drop descriptions of V8 code that has changed. Return True if some has, or if code may now be where none was
         found before.
         """
         engine = self._engine
@@ -234,7 +234,9 @@ class V8Code(NoImage):
                 self._expected[span] = time_ns
 
     def _read_call(self, call: StackCall, time_ns: int, memory: LaneMemory) -> Span[JsCode] | None:
-        """Read what describes a call, and return the description of its frame if that is named by its function."""
+        """Read what describes a call on the stack. Return the description of its frame, if the frame's function decides
+        what it is called.
+        """
         span = self.spans.current(call.lookup) or self._load_code(call.lookup)
         if span is None:
             return None
@@ -442,7 +444,8 @@ class V8Code(NoImage):
         return found
 
     def _wait(self, key: tuple[int, int, int], code: int, start: int, end: int) -> Span[JsCode] | None:
-        """Return the description of a JavaScript frame whose function is not readable now. A later sample may name it.
+        """Return a description without a name for a JavaScript frame whose function is not readable now. A later sample
+        may name it.
 
         Until the next check the function is not looked for again, because that would cost much for each frame.
         """

@@ -340,9 +340,9 @@ class SourceLines:
         return places
 
     def _unit_of(self, svma: int, deadline: Deadline) -> int | None:
-        """Return the DWARF unit of an address by .debug_aranges.
+        """Return the DWARF unit that has the code at an address.
 
-        Other units are read only if that does not cover the address.
+        .debug_aranges is searched first. Other units are read only if it does not cover the address.
         """
         try:
             if (named := self._dwarf.aranges.find(svma)) is not None:
