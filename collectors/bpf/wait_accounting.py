@@ -286,10 +286,10 @@ class Waits:
         return times
 
     def _sum(self, times: WaitTimes, tid: int, blocked_ns: int, runnable_ns: int, now_ns: int, passed_ns: int) -> None:
-        """Give the time of short waits, of which the kernel reports only sums for each thread, to the thread. At most
-        the elapsed time is given.
+        """Add the time of short waits, of which the kernel reports only sums for each thread, to the thread's waiting
+        time: at most the elapsed time.
 
-        The sums may be more recent than the table of waiting threads. The rest is given in the next call.
+        The sums may be more recent than the table of waiting threads. The rest is added in the next call.
         """
         before = self._sums.get(tid, (0, 0))
         if before > (blocked_ns, runnable_ns):  # the tid belongs to another thread now
@@ -311,7 +311,7 @@ class Waits:
     def _end(
         self, times: WaitTimes, ended: WaitEnds, lanes: dict[tuple[int, int], int]
     ) -> list[tuple[int, int, int, int]]:
-        """Give the waiting time of threads that have exited to their last stacks.
+        """Add the waiting time of threads that have exited to their last stacks.
 
         Returns:
             (tid, blocked_ns, runnable_ns, time_ns) of threads that have ended: the kernel's sums and their end.
@@ -346,7 +346,7 @@ class Waits:
         return gone
 
     def _woke_first(self, times: WaitTimes, tid: int, since: int | None, time_ns: int) -> None:
-        """Give a thread the waiting time that ends when it runs for the first time since the collector saw it.
+        """Add the waiting time that ends when a thread runs for the first time since the collector saw it.
 
         Args:
             since: Time at which it was first seen, None if it was not.
@@ -358,7 +358,9 @@ class Waits:
             times.stackless.append(StacklessWait(tid, since, self._ns(since, time_ns), BLOCKED, -1))
 
     def _further(self, times: WaitTimes, tid: int, opened: _Open, until_ns: int, end: int = -1) -> None:
-        """Give a thread the part of a wait that follows the part which was accounted with its stack before."""
+        """Add the part of a wait since the last call to the thread's waiting time. An earlier call has added the first
+        part, with its stack.
+        """
         ns, since = self._ns(opened.accounted_ns, until_ns), opened.accounted_ns
         opened.accounted_ns = max(since, until_ns)
         if not ns:
@@ -369,7 +371,7 @@ class Waits:
             times.stackless.append(StacklessWait(tid, since, ns, state_letter(opened.why), opened.call, end))
 
     def _ran_late(self, times: WaitTimes, tid: int, waking_ns: int, time_ns: int, seen: bool, end: int = -1) -> None:
-        """Give a thread the time between its wakeup and its next run on a processor."""
+        """Add the time between a thread's wakeup and its next run on a processor to the thread's waiting time."""
         ns = self._ns(waking_ns, time_ns)
         if seen and 0 < ns < LATENCY_NS:
             times.continued.append(ContinuedWait(tid, waking_ns, ns, end))
@@ -379,7 +381,7 @@ class Waits:
             times.stackless.append(StacklessWait(tid, waking_ns, ns, FOR_PROCESSOR, -1))
 
     def _account_open_waits(self, times: WaitTimes, table: dict[int, WaitingThread], now_ns: int, cuts: bool) -> None:
-        """Give threads the time of waits that began in an earlier call and have not ended."""
+        """Add the time of waits that began in an earlier call, and have not ended, to the waiting time of threads."""
         for tid, opened in list(self._open.items()):
             if opened.off_ns > now_ns:
                 continue
@@ -396,8 +398,8 @@ class Waits:
                 self._part(times, tid, opened, entry, now_ns)
 
     def _part(self, times: WaitTimes, tid: int, opened: _Open, entry: WaitingThread | None, now_ns: int) -> None:
-        """Give a thread the elapsed part of a wait that continues, and the time since its wakeup for which it waited
-        for a processor.
+        """Add the elapsed part of a wait that continues to the thread's waiting time, and the time since its wakeup for
+        which it waited for a processor.
         """
         until_ns = _until(entry, now_ns) if entry is not None else now_ns
         self._further(times, tid, opened, until_ns)

@@ -191,8 +191,9 @@ class Cadence:
         self.wait_ns = FIRST_FLUSH_NS
 
     def restart(self) -> None:
-        """Let the next samples wait only for a short time, as at the beginning of a recording, but not for less than a
-        few sampling times: each reading costs milliseconds, also without samples.
+        """Let the next samples be read after a short time, as at the beginning of a recording.
+
+        They still wait for a few sampling times, because each reading costs milliseconds, also without samples.
         """
         self.wait_ns = min(self.wait_ns, self._restart_ns)
 

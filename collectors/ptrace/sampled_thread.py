@@ -225,7 +225,7 @@ class StackShape:
         return base, min(end - base, self.most)
 
     def learn(self, base: int, top: int, missing: int, region: StackMapping | None) -> bool:
-        """Learn which part of the stack one walk needed.
+        """Learn from one unwound sample which part of the thread's stack unwinding needs.
 
         Args:
             base: Address of the copy.

@@ -436,8 +436,8 @@ class Stopper:
         """Return the registers of a stopped thread, which were just read, or None if no architecture has a register set
         of this size.
 
-        The architecture is that of the program's architecture, or of another one that the kernel supports: a 64-bit
-        program may run 32-bit code, and vice versa.
+        They are those of the program's architecture, or of another one that the kernel supports: a 64-bit program may
+        run 32-bit code, and vice versa.
         """
         own = self._regsets.get(image.arch.name)
         if own is not None and own.arch.kernel.regset_size == size:

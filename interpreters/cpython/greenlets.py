@@ -198,8 +198,8 @@ _BEHIND = 128
 
 
 class EntrySearch:
-    """A search for suspended greenlets in CPython 3.12 and later, which learns how the entry frames of one process
-    look.
+    """A search for suspended greenlets in CPython 3.12 and later. It finds them by entry frames on the stack, and
+    learns what the entry frames of one process look like.
 
     It learns their instruction and code, the distance to their CFrame, and the memory region of frames outside the
     stack. entry_owner is the smallest owner value of an entry frame.

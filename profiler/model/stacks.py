@@ -365,7 +365,7 @@ class StackTable:
         return self.chain(node, numbers)[-1]
 
     def interpreted(self, places: tuple[FunctionPlace, ...]) -> list[int]:
-        """Return the numbers of interpreter frames in this table, outermost first."""
+        """Return the numbers of some interpreter frames in this table, outermost first, and add new frames."""
         numbers = {place: self._number(interpreter_key(place)) for place in dict.fromkeys(reversed(places))}
         return [numbers[place] for place in reversed(places)]
 
@@ -416,7 +416,7 @@ class _Native:
         return _digest(self.columns, self.begin + low, self.begin + high)
 
     def keys(self, low: int, high: int) -> Iterator[_PlainKey]:
-        """Yield the keys, as native_key() returns them, of the frames low .. high of the stack."""
+        """Yield the keys (see native_key()) of some frames of the stack, from index `low` up to `high`."""
         part = slice(self.begin + low, self.begin + high)
         pcs, exacts, trusts = (column[part].tolist() for column in (self.walk.pc, self.walk.exact, self.walk.trust))
         codes: Iterable[int] = repeat(0)

@@ -104,7 +104,7 @@ class Steps(NamedTuple):
     values: list[int]
 
     def at(self, svma: int) -> int:
-        """Return the value of the table at an address, -1 if there is none."""
+        """Return the value of the property (such as the frame size) at an address of the function, or -1."""
         at = bisect_right(self.ends, svma)
         return self.values[at] if at < len(self.values) else -1
 

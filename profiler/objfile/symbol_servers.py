@@ -57,7 +57,7 @@ def default_cache_dir() -> str:
 
 
 class SymbolServer:
-    """One HTTP server of Breakpad symbol files. Its URL is where the layout begins."""
+    """An HTTP server of Breakpad symbol files. Paths of symbol files are appended to its URL."""
 
     def __init__(self, url: str, diagnostics: Diagnostics, cache: str | None = None) -> None:
         self.url = url.rstrip("/")

@@ -34,7 +34,7 @@ from pyprof.records import dataclass, field
 
 
 class Excess(IntEnum):
-    """The limit of the spool that its segments exceed."""
+    """The limit because of which a segment of the spool is dropped, such as the total size or the age."""
 
     AGE = 0
     FILES = 1

@@ -106,8 +106,8 @@ def profile_of(
 
 
 def _basis(costs: Iterable[StackCost], kind: ValueType) -> SamplingBasis | None:
-    """Return the number of samples behind the shares of stack costs, however many samples were added up in each of
-    them.
+    """Return the number of samples from which the shares of stack costs are computed, as a SamplingBasis. Each cost may
+    be the sum of many samples.
     """
     sampled = total = squares = 0.0
     for cost in costs:
