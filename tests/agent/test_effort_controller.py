@@ -125,7 +125,12 @@ def test_budget_of_a_minute_that_is_gone_early_is_not_waited_for() -> None:
 def test_memory_is_kept_by_fewer_processes_as_long_as_that_helps() -> None:
     """Check that the governor reports a memory budget that it cannot keep, and then leaves out no processes in vain."""
     efforts = list[Effort]()
-    never = lived(lambda _, effort: efforts.append(effort) or 0.001, 60, lambda _: 201 * MB)[0]
+
+    def load(_: int, effort: Effort) -> float:
+        efforts.append(effort)
+        return 0.001
+
+    never = lived(load, 60, lambda _: 201 * MB)[0]
     assert {effort.processes for effort in efforts} == {1, 2}
     assert all(effort.processes == 1 for effort in efforts[-50 * 12 :]), "a step that does not help is undone"
     assert never == [BudgetVerdict.LESS] + [BudgetVerdict.BROKEN] * (len(never) - 1)
