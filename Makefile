@@ -148,18 +148,19 @@ RELEASE := build/release
 
 $(VENV)/release: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) '.[release]'
+	$(INSTALL) '.[release,native]'
 	@touch $(BIN)/pyprof $@
 
-release: $(VENV)/release ## source, wheels, Debian packages and their bills of materials with checksums, as build/release
+release: $(VENV)/release ## source, wheels, Debian packages, one file for x86-64, and their bills of materials with checksums, as build/release
 	rm -rf $(RELEASE)
 	$(BIN)/python -m build --sdist --outdir $(RELEASE)
 	for machine in x86_64 aarch64 any; do PYPROF_MACHINE=$$machine $(BIN)/python -m build --wheel --outdir $(RELEASE) || exit 1; done
 	for wheel in $(RELEASE)/*_x86_64.whl $(RELEASE)/*_aarch64.whl; do \
 	  $(BIN)/python tooling/release/debian_package.py $$wheel $(RELEASE) || exit 1; done
+	$(BIN)/python -m tooling.release.one_file $(RELEASE)/*_x86_64.whl $(RELEASE)
 	cd $(RELEASE) && sha256sum * > SHA256SUMS
 
-test-release: ## install, use and remove the Debian packages of `make release` in new roots of their suites (needs root and mmdebstrap)
+test-release: $(VENV)/release ## record with what `make release` built: each CPython's wheel, the one file and the Debian packages in new roots (needs root and mmdebstrap)
 	$(BIN)/python -m tests.release $(RELEASE)
 
 bench: $(BIN)/pytest ## run the benchmarks (see bench/README.md)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,13 @@ from pyprof.fleet.agent.config import parse
 from pyprof.fleet.cli.agent_administration import install
 
 CONFIG = parse('[spool]\npath = "/srv/a spool"\n[[rule]]\nname = "*"', "x")
+
+
+def test_unit_of_the_one_file_runs_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter is in a cache, which the administrator may empty."""
+    monkeypatch.setitem(sys._xoptions, "one_file", "/opt/pyprof-x86_64")
+    list(install(CONFIG, "/etc/a.toml", str(tmp_path), lambda path: None))
+    assert "ExecStart=/opt/pyprof-x86_64 agent --config" in (tmp_path / systemd.AGENT_UNIT_NAME).read_text()
 
 
 def test_unit_runs_the_agent_as_it_was_asked_for_with_no_more_rights_than_are_named(tmp_path: Path) -> None:

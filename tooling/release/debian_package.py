@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -31,15 +32,15 @@ CONFIG = "/etc/pyprof/agent.toml"
 PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux_2_12")
 
 
-def install_packages(wheel: Path, version: str, machine: str, site: Path) -> None:
-    """Install a wheel of pyprof and what it needs for another CPython, from wheels only."""
+def install_packages(packages: Sequence[str], version: str, machine: str, site: Path) -> None:
+    """Install packages and what they need for another CPython, from wheels only."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(site)]
     command += ["--only-binary=:all:", "--implementation", "cp", "--python-version", version]
     for abi in (f"cp{version.replace('.', '')}", "abi3", "none"):
         command += ["--abi", abi]
     for platform in PLATFORMS:
         command += ["--platform", f"{platform}_{machine}"]
-    subprocess.run([*command, str(wheel)], check=True)
+    subprocess.run([*command, *packages], check=True)
     shutil.rmtree(site / "bin")  # console scripts of the packages are not for the user's PATH
 
 
@@ -66,13 +67,14 @@ def write_unit(root: Path, site: Path) -> None:
     (folder / "pyprof-agent.service").write_text(unit)
 
 
-def bill_of_materials(site: Path) -> str:
-    """Return the bundled distributions as CycloneDX JSON."""
+def bill_of_materials(site: Path, others: Sequence[PackageURL] = ()) -> str:
+    """Return the bundled distributions and other packages as CycloneDX JSON."""
     bom = Bom()
-    for each in sorted(distributions(path=[str(site)]), key=lambda found: found.name.lower()):
-        package = PackageURL("pypi", name=each.name.lower(), version=each.version)
+    bundled = sorted(distributions(path=[str(site)]), key=lambda found: found.name.lower())
+    named = [(each.name, PackageURL("pypi", name=each.name.lower(), version=each.version)) for each in bundled]
+    for name, package in [*named, *((each.name, each) for each in others)]:
         kind, reference = ComponentType.LIBRARY, str(package)
-        bom.components.add(Component(name=each.name, version=each.version, type=kind, purl=package, bom_ref=reference))
+        bom.components.add(Component(name=name, version=package.version, type=kind, purl=package, bom_ref=reference))
     return str(JsonV1Dot6(bom).output_as_string(indent=2))
 
 
@@ -94,7 +96,7 @@ def build(wheel: Path, suite: str, machine: str, out: Path, compression: str = "
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         site = root / HOME / f"lib/python{version}/site-packages"
-        install_packages(wheel, version, machine, site)
+        install_packages([str(wheel)], version, machine, site)
         make_environment(root, version)
         write_unit(root, site)
         doc = root / "usr/share/doc/pyprof"

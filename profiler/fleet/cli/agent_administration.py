@@ -36,6 +36,12 @@ def make_folder(path: str) -> None:
     os.makedirs(path, 0o700, exist_ok=True)
 
 
+def _own_command() -> list[str]:
+    """Return the command that runs pyprof: the one file that unpacked this interpreter, or the interpreter."""
+    file = sys._xoptions.get("one_file")
+    return [file] if isinstance(file, str) else [sys.executable, "-m", "pyprof"]
+
+
 def install(
     config: AgentConfig, path: str | None, folder: str, make: Callable[[str], None] = make_folder
 ) -> Iterator[str]:
@@ -51,7 +57,7 @@ def install(
             "the service needs a configuration, which says whose processes it records",
             f"pyprof agent --print-config > {_CONFIG}, edit it, then: pyprof agent install --config {_CONFIG}",
         )
-    command = [sys.executable, "-m", "pyprof", "agent", "--config", os.path.abspath(path), "--log", "json"]
+    command = [*_own_command(), "agent", "--config", os.path.abspath(path), "--log", "json"]
     spool = os.path.abspath(config.values.path) if config.values.path else ""
     if spool:
         command += ["--spool", spool]
