@@ -393,10 +393,12 @@ class DumpOptions(StackOptions):
     Attributes:
         locals: True to show the local variables of Python frames, with bounded length.
         redact: True to hide values of variables with names that look secret, and passwords in texts.
+        goroutines: True to show the goroutines of a Go program that no thread runs, too.
     """
 
     locals: bool = False
     redact: bool = True
+    goroutines: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +414,7 @@ class DeadTarget:
         unwind: Options of the unwinder.
         registers: True to report the registers of each frame, too.
         sandbox: See StackOptions.
+        goroutines: See DumpOptions.
     """
 
     path: str
@@ -422,6 +425,7 @@ class DeadTarget:
     unwind: UnwindOptions
     registers: bool
     sandbox: bool | None = None
+    goroutines: bool = False
 
 
 DEFAULT_ANSWER_S = 5.0

@@ -117,6 +117,11 @@ class SavedThreads:
             if not wanted or self._stopped:
                 return
 
+    def add_threads(self, threads: Sequence[SavedThread], infos: Sequence[ThreadInfo]) -> None:
+        """Add threads before the first batch is taken, such as goroutines that no thread runs."""
+        self.saved = [*self.saved, *threads]
+        self._infos = [*self._infos, *infos]
+
     def find_goroutines(self, offsets: GoroutineOffsets) -> None:
         """Find the goroutine of each saved thread; offsets are those of the process's Go runtime."""
         for thread in self.saved:

@@ -39,6 +39,7 @@ def subject(arguments: argparse.Namespace) -> Subject:
         unwind=unwind_options(arguments),
         registers=arguments.json or arguments.registers,
         sandbox=arguments.sandbox,
+        goroutines=arguments.goroutines,
     )
     found = examined(target, forked)
     return of_core(target.path, found) if found.crash is None else of_minidump(target.path, found, found.crash)

@@ -212,6 +212,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         default=True,
         help="with --locals: hide values of variables whose names look secret (default)",
     )
+    parser.add_argument(
+        "--goroutines",
+        action="store_true",
+        help="with -p or --core: show the goroutines of a Go program that no thread runs, too",
+    )
     add_sandbox(parser)
     parser.set_defaults(run=run)
 
@@ -226,6 +231,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--registers needs --core or --minidump")
     if arguments.locals and not arguments.pid:
         raise UsageError("--locals needs a live process", "pyprof dump -p PID --locals")
+    if arguments.goroutines and not (arguments.pid or arguments.core):
+        raise UsageError("--goroutines needs a live process or a core file", "pyprof dump -p PID --goroutines")
     subject = subject_of(arguments)
     profile = subject.profile
     if arguments.json:
@@ -271,6 +278,7 @@ def of_live(arguments: argparse.Namespace) -> Subject:
         sandbox=arguments.sandbox,
         locals=arguments.locals,
         redact=arguments.redact,
+        goroutines=arguments.goroutines,
     )
     remote = remote_options(arguments)
     from pyprof.cli.interrupts import listen
@@ -309,7 +317,8 @@ def text_lines(
 
     yield ""
     name = f'"{thread.info.name}" ' if thread.info.name else ""
-    yield f"thread {thread.info.tid} {name}{', '.join([thread.state, *interpreter_words(thread.known, thread.merge)])}"
+    words = ", ".join([thread.state, *interpreter_words(thread.known, thread.merge)])
+    yield f"{thread.info.name} [{words}]" if thread.tid < 0 else f"thread {thread.info.tid} {name}{words}"
     number = 0
     detail = iter(thread.details)
     for nth, frame in enumerate(thread.frames):
@@ -361,8 +370,14 @@ def document(subject: Subject) -> dict[str, Any]:
             "frames": list(frames_json(t, subject)),
         }
         for t in subject.threads
+        if t.tid >= 0
     ]
-    return found
+    goroutines = [
+        {"id": number, "state": t.state, "end": t.end.label, "frames": list(frames_json(t, subject))}
+        for t in subject.threads
+        if (number := t.goroutine) is not None
+    ]
+    return found | {"goroutines": goroutines} if goroutines else found
 
 
 def frames_json(thread: ThreadStack, subject: Subject) -> Iterator[dict[str, Any]]:

@@ -434,6 +434,9 @@ RUN_TIME_CODE = (
     Reason("v8_unreadable", Stage.RUN_TIME_CODE,
            "pyprof does not know the data structures of this V8 (Node.js): JavaScript functions have no names.",
            title="v8: engine not readable"),
+    Reason("goroutines_left_out", Stage.STACKS,
+           "A Go program has more than 10,000 goroutines: a dump shows the first of them.",
+           title="goroutines left out: too many"),
     Reason("v8_code_gone", Stage.RUN_TIME_CODE,
            "V8 had replaced or moved the code of a frame before it was read. The frame has the function that it holds, "
            "but no inlined functions, and the line where that begins.",

@@ -1,6 +1,7 @@
 """The core of the library: recordings, from the collector's samples to named profiles.
 
 flight_recorder    A flight recorder: a recording of which only the last minutes are kept, and its triggers
+goroutine_stacks   The stacks of goroutines that no thread runs, for a dump
 own_resources      Processor time and memory of this process, and the return of free heap memory
 pipeline/          The way of samples from batches to a profile: unwind, merge, intern, repair, name
 post_mortem        Profiles of core files, minidumps and microdumps

@@ -6,6 +6,7 @@ data is in files.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -24,8 +25,9 @@ from pyprof.objfile.guarded_open import debuginfod_cache
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import DeadTarget, is_confined
 from pyprof.records import dataclass
+from pyprof.session.goroutine_stacks import GoroutineStacks
 from pyprof.session.session import Session
-from pyprof.session.thread_dump import ThreadStack, thread_stacks
+from pyprof.session.thread_dump import ThreadStack, leave_out_system, thread_stacks
 from pyprof.session.worker.file_broker import AnyObjectFile, KnownFiles, KnownFolder
 from pyprof.session.worker.worker_client import Examiner
 from pyprof.session.worker.worker_process import Start
@@ -80,7 +82,8 @@ class PostMortem:
     @property
     def threads(self) -> tuple[ThreadStack, ...]:
         place = {tid: at for at, tid in enumerate(self.order)}
-        return tuple(sorted(thread_stacks(self.profile, self.states), key=lambda thread: place.get(thread.tid, 0)))
+        stacks = leave_out_system(list(thread_stacks(self.profile, self.states)))
+        return tuple(sorted(stacks, key=lambda thread: place.get(thread.tid, 0)))
 
 
 def examined(target: DeadTarget, start: Start) -> PostMortem:
@@ -133,9 +136,16 @@ def _of_core(target: DeadTarget, diagnostics: Diagnostics) -> PostMortem:
     goroutines = _find_goroutines(process.space)
     if goroutines is not None:
         process.saved.find_goroutines(goroutines)
-    states = dict.fromkeys(process.order, "stopped")
+    states, order = dict.fromkeys(process.order, "stopped"), list(process.order)
     if process.crashed and process.order:
         states[process.order[0]] = "crashed"
+    if target.goroutines:
+        waiting = GoroutineStacks(
+            process.space, process.arch, partial(read_symbols, ImageStore(Diagnostics())), diagnostics
+        )
+        process.saved.add_threads(waiting.saved_threads(), waiting.infos(os.path.basename(process.exe)))
+        states |= waiting.states()
+        order += waiting.goroutines
     profile, registers = _unwound(target, process, diagnostics)
     return PostMortem(
         pid=process.pid,
@@ -143,7 +153,7 @@ def _of_core(target: DeadTarget, diagnostics: Diagnostics) -> PostMortem:
         arch=process.arch.name,
         profile=profile,
         states=states,
-        order=tuple(process.order),
+        order=tuple(order),
         signal=process.crashed,
         crash=None,
         registers=registers,

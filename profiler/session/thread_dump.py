@@ -10,7 +10,8 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from typing import Self
 
 from pyprof.collectors.base import Collector, Feedback
@@ -29,6 +30,7 @@ from pyprof.model.walk_result import StackEnd
 from pyprof.objfile.guarded_open import read_file, rights_below
 from pyprof.options import CollectOptions, DumpOptions, RemoteOptions
 from pyprof.records import dataclass, field, replace
+from pyprof.session.goroutine_stacks import GOROUTINE, GoroutineCollector, GoroutineStacks
 from pyprof.session.pipeline.interpreter_readers import Runtimes
 from pyprof.session.recording_factory import check_stacks
 from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient
@@ -80,6 +82,11 @@ class ThreadStack:
         return self.info.tid
 
     @property
+    def goroutine(self) -> int | None:
+        """The number of the goroutine that this is in place of a thread, None for a thread."""
+        return int(dict(self.info.labels)[GOROUTINE]) if self.tid < 0 else None
+
+    @property
     def name(self) -> str:
         """Name of the thread, as the kernel has it."""
         return self.info.name
@@ -123,6 +130,16 @@ def thread_stacks(profile: Profile, states: Mapping[int, str]) -> Iterator[Threa
                 end = mark.end
         frames = tuple(frame for frame in reversed(path) if frame.kind != FrameKind.KERNEL)  # `state` tells it
         yield ThreadStack(info, states.get(info.tid, "running"), end, frames, merge, known.get(index, 0))
+
+
+def leave_out_system(threads: Sequence[ThreadStack]) -> list[ThreadStack]:
+    """Return the stacks without those of goroutines that Go's runtime has for itself, as Go's tracebacks do."""
+    return [thread for thread in threads if thread.tid >= 0 or not _is_of_runtime(thread)]
+
+
+def _is_of_runtime(thread: ThreadStack) -> bool:
+    outer = [name for name in thread.functions if not name.startswith("runtime.goexit")]
+    return bool(outer) and outer[-1].startswith("runtime.") and outer[-1] != "runtime.main"
 
 
 _MAX_BATCHES = 12
@@ -238,10 +255,23 @@ def of_process(pid: int, options: DumpOptions, start: Start = spawned) -> Thread
         states = {tid: procfs.read_state(pid, tid) for tid in procfs.list_tasks(pid)}
         exe, arch = procfs.read_exe(pid), procfs.read_arch(pid).name
         runtimes = looking.runtimes
-        collector = PtraceCollector(pid, looking.collect, looking.diagnostics, readers=runtimes.reader)
+        kind = GoroutineCollector if options.goroutines else PtraceCollector
+        collector = kind(pid, looking.collect, looking.diagnostics, readers=runtimes.reader)
+        if isinstance(collector, GoroutineCollector):
+            collector.find = partial(
+                GoroutineStacks,
+                arch=procfs.read_arch(pid),
+                read_symbols=looking.symbols,
+                diagnostics=looking.diagnostics,
+                now_ns=time.monotonic_ns(),
+            )
         profile = looking.profile(collector, lambda: states.keys() & set(_tasks(pid)), _MAX_S, exe)
+        if isinstance(collector, GoroutineCollector) and collector.goroutines is not None:
+            states |= collector.goroutines.states()
         seen = _detailed(pid, list(thread_stacks(profile, states)), runtimes, sources, options)
-        threads = sorted([*seen, *_unseen(pid, profile, states)], key=lambda thread: (thread.tid != pid, thread.tid))
+        found = [*seen, *_unseen(pid, profile, states)]
+        found = found if options.native == "all" else leave_out_system(found)
+        threads = sorted(found, key=lambda thread: (thread.tid != pid, thread.tid < 0, abs(thread.tid)))
         return ThreadStacks(pid, exe, arch, tuple(threads), tuple(runtimes.unread(pid)), profile=profile)
 
 
@@ -281,8 +311,9 @@ class _Looking:
         self._worker = start(self._confined)
         self.diagnostics = Diagnostics()
         self.collect = CollectOptions(rate_hz=_RATE_HZ, idle=True, stack_size=options.stack_size, flush_s=0)
+        self.symbols = InterpreterSymbolClient(self._worker.questions, self._worker.notify, self.diagnostics)
         self.runtimes = Runtimes(
-            InterpreterSymbolClient(self._worker.questions, self._worker.notify, self.diagnostics),
+            self.symbols,
             self.diagnostics,
             options.follow_tasks,
             options.stack_size,

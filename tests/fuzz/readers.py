@@ -32,8 +32,10 @@ from pyprof.interpreters.cpython.code_objects import CodeReader, find_line
 from pyprof.interpreters.cpython.layout import LAYOUTS, LineTableFormat
 from pyprof.interpreters.cpython.object_reads import Memory as Words
 from pyprof.interpreters.cpython.object_reads import Objects, Unreadable
+from pyprof.interpreters.detection_symbols import Symbol
 from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.interpreters.goroutine_offsets import decode_offsets
+from pyprof.interpreters.waiting_goroutines import MAX_GOROUTINES, is_unchanged, read_goroutines
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
 from pyprof.objfile.byte_source import BytesSource
@@ -401,6 +403,22 @@ def goroutine_offsets(data: bytes) -> None:
         assert list(switched.starts) == sorted(set(switched.starts))
 
 
+def waiting_goroutines(data: bytes) -> None:
+    """Read goroutines of a process whose memory is the same bytes."""
+
+    def read(avma: int, size: int) -> bytes:
+        assert 0 <= avma < MASK
+        assert size <= 8 * MAX_GOROUTINES
+        return data[avma : avma + size]
+
+    symbols = [Symbol(b"runtime.allgs", 8, 24), Symbol(b"runtime.waitReasonStrings", 32, 64)]
+    with suppress(FormatError):
+        for goroutine, g in read_goroutines(read, symbols, 1 << 62):
+            assert goroutine.sp < goroutine.stack_end
+            assert len(goroutine.state) < 100
+            assert is_unchanged(read, g, goroutine)
+
+
 READERS: dict[str, Reader] = {
     reader.__name__: reader
     for reader in (
@@ -420,5 +438,6 @@ READERS: dict[str, Reader] = {
             names,
         ),
         *(imported, pushed, asks, push_answers, sample_columns, packed_blocks, go_table, goroutine_offsets),
+        waiting_goroutines,
     )
 }

@@ -27,6 +27,7 @@ from tests.core.writer import CoreWriter, Load, R, W, X
 from tests.exporters.profiles import golden
 from tests.exporters.support import export
 from tests.importers.test_perf_script import USUAL
+from tests.interpreters.test_waiting_goroutines import made_goroutines
 from tests.jit import test_jitdump as jit
 from tests.jit.java_threads import LAYOUTS as JAVA_LAYOUTS
 from tests.jit.java_threads import image as java_threads_image
@@ -121,6 +122,7 @@ def seeds() -> Mapping[str, list[bytes]]:
         "exidx": [small_library()],
         "go_table": [table(version=version)[0] for version in VERSIONS],
         "goroutine_offsets": [SYSTEMSTACK, MORESTACK, ASMCGOCALL],
+        "waiting_goroutines": [made_goroutines(144), made_goroutines(152)],
         "perf_map": [b"7f00 10 py::f:/a b.py\n0x7f10 0x8 LazyCompile:~g x.js:1\nFFFF0 1  void A::b(int)\r\n"],
         "jitdump": [
             jit.HEADER + jit.lines(5, (0x1000, 7, "a")) + jit.load(6, 0x1000, 32, "f") + jit.move(7, 0x1000, 0x2000, 32)
