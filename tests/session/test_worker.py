@@ -269,12 +269,14 @@ def test_worker_that_is_stopped_goes_on_at_the_end_and_nothing_is_lost(
 def test_no_record_is_lost_while_the_worker_gets_no_processor(target: subprocess.Popen[str], tmp_path: Path) -> None:
     """Stop the worker before the first samples, until the kernel has copied more stacks than perf's rings hold."""
     summary = tmp_path / "summary.json"
-    options = "--collector", "perf", "-r", "49", "--summary", str(summary)
+    options = "--collector", "perf", "-r", "99", "--summary", str(summary)
     with recording_to(tmp_path / "a.collapsed", target.pid, *options) as (recorder, worker):
         os.kill(worker, signal.SIGSTOP)
-        began_s = processor_time_s(target.pid)
-        until(lambda: processor_time_s(target.pid) > began_s + 5)
-        os.kill(worker, signal.SIGCONT)
+        try:
+            began_s = processor_time_s(target.pid)
+            until(lambda: processor_time_s(target.pid) > began_s + 2.5)
+        finally:  # also after a timeout: no stopped process stays behind
+            os.kill(worker, signal.SIGCONT)
         recorder.send_signal(signal.SIGINT)
         recorder.communicate(timeout=100)
     found = json.loads(summary.read_text())
