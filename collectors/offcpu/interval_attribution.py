@@ -319,7 +319,9 @@ class OffCpuIntervals:
         return list(self._gaps.unattributed_ns)
 
     def find_silent(self, now_ns: int) -> list[int]:
-        """Return threads that had neither a sample asleep nor a switch for a while. They may have ended."""
+        """Return threads of which neither a switch record nor an out-of-band sample (taken while they slept) has
+        arrived for a while. They may have ended.
+        """
         return [tid for tid, each in self._open.items() if max(each.looked_ns, each.began_ns) < now_ns - _SILENT_NS]
 
     def forget_thread(self, tid: int) -> None:

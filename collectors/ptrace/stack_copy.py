@@ -256,8 +256,8 @@ class StackCopy:
         thread.reader = None
 
     def _copy(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
-        """Copy a stopped thread's stack into the builder's memory, and set _base and _size; for a second part
-        _piece_*.
+        """Copy a stopped thread's stack into the builder's memory. Store the place of the copy in `_base` and `_size`,
+        and that of a second part in `_piece_*`.
         """
         memory, ptrace, shape = self._memory, self._ptrace, thread.shape
         into = memory.address + memory.used

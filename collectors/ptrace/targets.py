@@ -119,8 +119,8 @@ class Targets:
                 self._diagnostics.count("process_not_permitted")
 
     def find_new_child(self, is_it: Callable[[bytes], bool]) -> int:
-        """Return the pid of a new child whose /proc/TID/sched satisfies `is_it`, 0 if there is none. The children of
-        the first few sampled processes are searched.
+        """Return the pid of a new child process whose /proc/TID/sched satisfies `is_it`, 0 if there is none. Only
+        children of the first few sampled processes are searched.
         """
         for target in list(self.by_pid.values())[:_FEW]:
             with contextlib.suppress(OSError):

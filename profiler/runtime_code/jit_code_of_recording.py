@@ -273,8 +273,8 @@ class RuntimeCode:
                 process.update_code()
 
     def _parts(self, process: ProcessCode, times: I64) -> Iterator[tuple[I64, int]]:
-        """Yield parts of the samples during which no description of JIT code changes, as (indexes, time of one of
-        them).
+        """Divide samples into parts during which no description of JIT code changes. Yield (indices of the part's
+        samples, time of one of them).
         """
         part = np.searchsorted(np.array(process.changes, np.int64), times, side="right")
         for which in distinct(part).tolist():

@@ -214,7 +214,7 @@ class IngestApp:
             raise Refused("wrong_token", f"without tenants the server must be addressed as {', '.join(_HERE)}")
 
     def writer(self, authorization: str) -> str:
-        """Return the tenant whose token allows a client to write, within the rate limit.
+        """Return the tenant for which the token of a request permits writing, and count the request for its rate limit.
 
         Raises:
             Refused: The token is wrong, or the tenant sends too often.
