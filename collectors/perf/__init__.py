@@ -7,8 +7,8 @@ cpu_wide_events         Events on processors: samples of all their threads, an a
 event_attributes        struct perf_event_attr as bytes, reasons for refusals, and the periods of context-switch events
 event_manager           The events of a recording: their scope, their copy size, and the time that they have counted
 event_set               Events on threads, one for each thread and processor, and a reader of the rings
-kernel_collector        A collector of samples that the kernel takes, and its records about the processes of a recording
-perf_samples            Samples that events of perf_events take
+kernel_collector        A collector of samples that the kernel takes, its records about the recorded processes, and
+                        perf_events' samples
 process_set             The processes of a recording, and their processor time
 processes_from_records  The processes of a recording as the kernel's records report them: forks, execs, mappings and
                         thread names

@@ -18,8 +18,13 @@ from pyprof.collectors.base import Collector, CollectorRefused, CollectorStats, 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import find_descendants
 from pyprof.collectors.perf.cpu_wide_events import choose_record_scope, choose_scope
-from pyprof.collectors.perf.kernel_collector import NEVER_STOPPED, ChooseScope, KernelCollector, KernelRecords
-from pyprof.collectors.perf.perf_samples import PerfSamples
+from pyprof.collectors.perf.kernel_collector import (
+    NEVER_STOPPED,
+    ChooseScope,
+    KernelCollector,
+    KernelRecords,
+    PerfSamples,
+)
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.collectors.plan import BPF, PERF, PTRACE, Choice, find_refusal
 from pyprof.collectors.routing.open_sources import MainSource, OpenSources

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.perf.event_attributes import paranoid_level
-from pyprof.collectors.perf.perf_samples import USER_ONLY
+from pyprof.collectors.perf.kernel_collector import USER_ONLY
 from pyprof.collectors.routing.open_sources import MissedTime
 from tests.live.support.recording import Recording, record, running
 from tests.perf.test_births import OWNER
