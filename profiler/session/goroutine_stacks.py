@@ -1,6 +1,6 @@
 """The stacks of goroutines that no thread runs, as samples in addition to those of the threads (`dump --goroutines`).
 
-A goroutine has the name "goroutine 12", its number as a label, and a negative tid.
+A goroutine has the name "goroutine 12" and a negative tid.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _MAX_STACK = 1 << 20
 """Maximum number of bytes that are copied of one goroutine's stack."""
 _MAX_COPIED = 64 << 20
 """Maximum number of bytes that are copied of all goroutines' stacks."""
-GOROUTINE = "goroutine"
-"""Name of the label with the number of a goroutine."""
+GOROUTINE = "goroutine "
+"""Name of a goroutine before its number. Samples of threads with labels of goroutines replace the labels here."""
 
 
 class GoroutineStacks:
@@ -79,11 +79,10 @@ class GoroutineStacks:
 
     def infos(self, process: str) -> list[ThreadInfo]:
         """Return the goroutines as threads of a process with this name."""
-        numbers = {tid: str(goroutine.number) for tid, goroutine in self.goroutines.items()}
         pid = self._space.pid
         return [
-            ThreadInfo(pid, tid, f"{GOROUTINE} {number}", process, labels=((GOROUTINE, number),))
-            for tid, number in numbers.items()
+            ThreadInfo(pid, tid, f"{GOROUTINE}{goroutine.number}", process)
+            for tid, goroutine in self.goroutines.items()
         ]
 
     def saved_threads(self) -> list[SavedThread]:

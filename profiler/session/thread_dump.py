@@ -84,7 +84,7 @@ class ThreadStack:
     @property
     def goroutine(self) -> int | None:
         """The number of the goroutine that this is in place of a thread, None for a thread."""
-        return int(dict(self.info.labels)[GOROUTINE]) if self.tid < 0 else None
+        return int(self.name.removeprefix(GOROUTINE)) if self.tid < 0 else None
 
     @property
     def name(self) -> str:

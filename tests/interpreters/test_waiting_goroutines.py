@@ -11,6 +11,9 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.interpreters.detection_symbols import Symbol
 from pyprof.interpreters.waiting_goroutines import WaitingGoroutine, is_unchanged, read_goroutines
+from pyprof.model.profile import ThreadInfo
+from pyprof.model.walk_result import StackEnd
+from pyprof.session.thread_dump import ThreadStack
 
 SYMBOLS = [Symbol(b"runtime.allgs", 8, 24), Symbol(b"runtime.waitReasonStrings", 32, 64)]
 LIST, TEXT, FIRST, SIZE = 0x80, 0x100, 0x200, 0x100
@@ -117,3 +120,8 @@ def test_goroutine_that_has_run_meanwhile_is_noticed() -> None:
     assert is_unchanged(lambda at, size: bytes(data[at : at + size]), g, goroutine)
     struct.pack_into("<Q", data, g + 64, 0x402000)
     assert not is_unchanged(lambda at, size: bytes(data[at : at + size]), g, goroutine)
+
+
+def test_goroutine_has_its_number_although_samples_have_other_labels() -> None:
+    info = ThreadInfo(1, -1, "goroutine 12", "program", labels=(("place", "0"),))
+    assert ThreadStack(info, "sleep", StackEnd.ROOT, ()).goroutine == 12
