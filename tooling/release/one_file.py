@@ -194,8 +194,8 @@ def make_tree(folder: Path, wheel: Path) -> Path:
     for document in (folder / "debian/usr/share/doc").glob("*/copyright"):
         shutil.copy(document, tree / "licences" / document.parent.name)
     shutil.copytree(Path(__file__).parents[2] / "LICENSES", tree / "licences/pyprof")
-    compilation = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "-s", str(tree), str(library)]
-    subprocess.run([str(tree / "pyprof"), "-I", "-S", *compilation], check=True)
+    compilation = ["-m", "compileall", "-qf", "--invalidation-mode", "unchecked-hash", "-s", str(tree), str(library)]
+    subprocess.run([str(tree / "pyprof"), "-B", "-I", "-S", *compilation], check=True)
     return tree
 
 
