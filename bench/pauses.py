@@ -47,7 +47,7 @@ def python_pause(console: Console) -> float | None:
 def _reads(rate: float) -> list[float]:
     """Return the duration of each read within a stop in us."""
     from pyprof.collectors.ptrace.stack_copy import StackCopy
-    from pyprof.interpreters.cpython.interpreter import PythonProcess
+    from pyprof.interpreters.cpython.process_reader import PythonProcess
 
     took: list[float] = []
     warming = False

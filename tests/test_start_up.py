@@ -39,7 +39,7 @@ HEAVY = {
 
 NAMING = {"pyprof.symbolize", "pyprof.unwind", "pyprof.objfile.elf", "pyprof.interpreters.cpython.frame_reader"}
 """Packages that the worker loads in addition to the sampler, or that are not loaded unless an interpreter runs."""
-SAMPLER, WORKER = 132, 190
+SAMPLER, WORKER = 131, 188
 """Maximum number of pyprof's modules in the sampler and in the worker."""
 
 LISTS = ("--no-sandbox",)

@@ -17,9 +17,10 @@ frames_by_evaluator_call  Grouping of copied frames into runs: the frames of one
 greenlet_cframes          Suspended greenlets of CPython 3.11, by the CFrames on a C stack or in rows of the BPF program
 greenlets                 Suspended greenlets on a thread's C stack, by entry frames (CPython 3.12 and later) or by
                           CFrames
-interpreter               CPython as an interpreter, and the CPython of one process: its runtime, threads and frames
+interpreter               CPython as an interpreter
 layout                    Offsets of the CPython structures that the profiler reads, by version and build
 object_reads              Reads of words, Python objects and local variables in another process. All reads are bounded
+process_reader            The CPython of one process: its runtime, threads and frames
 runtime_location          The search for CPython's runtime (_PyRuntime) in the modules of a process
 stop_snapshot             The data that one stop copies of a Python thread: frames, chunks of its data stack, and memory
                           that is read ahead

@@ -34,7 +34,7 @@ from pyprof.model.reason_lookup import make_cause
 from pyprof.records import replace
 
 if TYPE_CHECKING:
-    from pyprof.interpreters.cpython.interpreter import PythonProcess
+    from pyprof.interpreters.cpython.process_reader import PythonProcess
 
 _MAX_KNOWN = 1 << 16
 _FRAME_BYTES = 112

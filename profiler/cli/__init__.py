@@ -18,11 +18,12 @@ record                 `pyprof record`: sample a process or a command, and write
 record_run             One invocation of `pyprof record`: signals, the command that is started, progress and messages
 recording_options      Options of recordings: sampling, unwinding, and time (--delay, --every, --last, --trigger)
 report                 `pyprof report`: what a recording holds, in any format, or as a table in the terminal
+source_line_tables     Source lines in the terminal: the most expensive ones, or a function's, with its instructions
 startup                What makes a command start early: priority, garbage collector, a reduced numpy
 symbols                `pyprof symbols`: write a Breakpad symbol file
 terminal_output        Output of lines for people, and lines of the log of an agent or a server
 terminal_summary       What a recording says in the terminal when it is done
-terminal_tables        Tables in the terminal: the most expensive functions, their callers and callees, and source lines
+terminal_tables        Tables in the terminal: the most expensive functions, their callers and callees
                        with their shares
 text_format            Numbers as people read them, and names of functions that are shortened to the width of the
                        terminal

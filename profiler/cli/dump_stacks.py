@@ -31,8 +31,8 @@ from pyprof.records import dataclass, field
 if TYPE_CHECKING:
     from pyprof.interpreters.base import Detected
     from pyprof.model.profile import Frame, Profile
+    from pyprof.model.thread_stacks import FrameDetail, ThreadStack
     from pyprof.session.post_mortem import Registers
-    from pyprof.session.thread_dump import FrameDetail, ThreadStack
 
 
 @dataclass(frozen=True)
@@ -312,8 +312,8 @@ def text_lines(
     registers: Sequence[Mapping[str, int]],
 ) -> Iterator[str]:
     from pyprof.model.profile import FrameKind
+    from pyprof.model.thread_stacks import FrameDetail
     from pyprof.model.walk_result import StackEnd
-    from pyprof.session.thread_dump import FrameDetail
 
     yield ""
     name = f'"{thread.info.name}" ' if thread.info.name else ""
@@ -385,7 +385,7 @@ def frames_json(thread: ThreadStack, subject: Subject) -> Iterator[dict[str, Any
     those inlined into it.
     """
     from pyprof.model.profile import FrameKind
-    from pyprof.session.thread_dump import FrameDetail
+    from pyprof.model.thread_stacks import FrameDetail
 
     registers = subject.registers.get(thread.info.tid, [])
     detail = iter(thread.details)

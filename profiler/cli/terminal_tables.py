@@ -1,20 +1,17 @@
-"""Tables in the terminal: functions and source lines with their shares.
+"""Tables of functions in the terminal, with their shares.
 
-The tables of functions have the most expensive ones, or their callers and callees. The choice of functions to show
-differs for native programs and interpreters. The tables of source lines have the most expensive lines, or the lines of
-one function with its instructions.
+They have the most expensive functions, or their callers and callees. The choice of functions to show differs for native
+programs and interpreters.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from pyprof.cli.terminal_output import printable
-from pyprof.cli.text_format import duration, function_names, module_names, percent, shorten, shorten_middle
+from pyprof.cli.text_format import duration, function_names, module_names, percent
 from pyprof.errors import UsageError
 from pyprof.model.analysis.call_tree import NOBODY, FunctionWords, Neighbours, neighbours
 from pyprof.model.analysis.confidence_interval import profile_basis
@@ -28,15 +25,11 @@ from pyprof.model.analysis.function_costs import (
     lock_costs,
 )
 from pyprof.model.analysis.idle_waits import MODES as IDLE_MODES
-from pyprof.model.analysis.line_costs import CodeCost, code_costs, line_costs
 from pyprof.model.marker_frames import NO_SAMPLE
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.thread_identity import shown
 from pyprof.records import dataclass, replace
 from pyprof.session.pipeline.shown_frames import with_frames
-from pyprof.symbolize.resymbolize import Places
-from pyprof.symbolize.source_files import SourceFiles
-from pyprof.tools.disassembly_and_frame_names import CodeOf, FunctionCode
 
 NATIVE_INCLUDED = ", native code included"
 """Addition to the heading of the first table of functions, in programs with an interpreter."""
@@ -238,150 +231,3 @@ def bar(value: int, total: int) -> str:
     eighths = min(max(eighths, 0), 8 * _BAR)
     full, rest = divmod(eighths, 8)
     return ("█" * full + (_BLOCKS[rest] if rest else "")).ljust(_BAR)
-
-
-_AROUND = 3
-"""Number of source lines or instructions that are shown before and after one with samples."""
-_MARGIN = 12
-_MIN_LINE_SHARE = 24
-"""Minimum number of characters of a source line or its place in the terminal."""
-_NO_LINE = "[no line is known]"
-_HEAD = f"{'self':>{SHARE}} {'total':>{SHARE}}"
-
-Sums = dict[int, tuple[int, int]]
-"""Costs (own value, total value) by source line or by address."""
-LineRow = tuple[int, str]
-"""Row of source code: a line or an address, and its text."""
-
-
-def dearest_lines(profile: Profile, width: int, count: int) -> Iterator[str]:
-    """Yield table lines for the most expensive source lines, with their functions."""
-    yield heading(profile, profile.total)
-    yield ""
-    yield f"{'self':>{SHARE}} {'total':>{SHARE}} {'':10} line"
-    room = max((width - 2 * SHARE - _MARGIN) // 2, _MIN_LINE_SHARE)
-    for cost in line_costs(profile)[:count]:
-        head = f"{share(cost.own, profile.total)} {share(cost.total, profile.total)} {bar(cost.own, profile.total)}"
-        file, line = cost.place.file, cost.place.line
-        place = printable(f"{file}:{line}" if file else cost.place.module or _NO_LINE)
-        place = shorten_middle(place, room)
-        yield f"{head} {place:<{room}} {shorten(printable(cost.place.function.name), room)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Annotation:
-    """The options for a function's source lines and instructions in the terminal.
-
-    Attributes:
-        files: Source texts.
-        places: Places of object files whose instructions are shown, None for source only.
-        code_of: Reads the instructions of a function.
-        width: Width of the terminal.
-    """
-
-    files: SourceFiles
-    places: Places | None
-    code_of: Callable[[CodeOf], FunctionCode]
-    width: int
-
-
-def annotated(profile: Profile, text: str, how: Annotation) -> Iterator[str]:
-    """Yield the annotated source lines of the functions that a text names.
-
-    Raises:
-        UsageError: The text names no function.
-        PyprofError: An object file cannot be read.
-    """
-    found, names = functions_of(profile, text)
-    yield f"{names}: {amount(profile, found.total)}, {share(found.total, profile.total).strip()} of all"
-    files: defaultdict[str, Sums] = defaultdict(dict)
-    for cost in line_costs(profile):
-        if cost.place.function.name in found.names:
-            own, total = files[cost.place.file].get(cost.place.line, (0, 0))
-            files[cost.place.file][cost.place.line] = own + cost.own, total + cost.total
-    for file, sums in sorted(files.items(), key=lambda each: (-_whole(each[1]), each[0])):
-        yield ""
-        yield from _file(profile, file, sums, how)
-    if how.places is not None:
-        yield from _code(profile, found.names, how.places, how)
-
-
-def _whole(sums: Sums) -> int:
-    return max(total for _, total in sums.values())
-
-
-def _file(profile: Profile, file: str, sums: Sums, how: Annotation) -> Iterator[str]:
-    if not file:
-        yield _NO_LINE
-    else:
-        text = how.files.source_text(file, max(sums))
-        yield file if text is None or text.path == file else f"{file}, which is {text.path} here"
-        if text is None:
-            yield "  the source is not here, or not for everybody to read: --source DIR says where it is"
-        elif text.changed_ns > profile.start_ns + profile.duration_ns:
-            yield "  it was changed after the recording: lines may be others"
-    yield _HEAD
-    lines = [*enumerate(text.lines, 1)] if file and text is not None else [(line, "") for line in sorted(sums)]
-    yield from _source_rows(profile, _nearby(lines, sums), sums, how.width, lambda line: f"{line:>6}" if line else "")
-
-
-def _code(profile: Profile, names: Collection[str], places: Places, how: Annotation) -> Iterator[str]:
-    """Yield table lines for the instructions, with their shares, of all functions with one of these names.
-
-    Raises:
-        PyprofError: An object file cannot be read.
-    """
-    functions: defaultdict[tuple[int, int, str], list[CodeCost]] = defaultdict(list)
-    for cost in code_costs(profile, names):
-        functions[cost.place.module, cost.place.start, cost.place.name].append(cost)
-    if not functions:
-        yield from ("", "no instructions: this is not code of an object file")
-    for (module, start, name), found in functions.items():
-        info = profile.modules[module]
-        yield from ("", f"{name} in {info.path}")
-        rels = [cost.place.rel for cost in found]
-        code = how.code_of(CodeOf(info, places, start, max(rels)))
-        if code.base is None:
-            yield f"  no file here has its build-id ({info.build_id or 'none'}): --symbols and --sysroot say where"
-            continue
-        addresses = [code.base + rel for rel in rels]
-        if not code.instructions:
-            yield "  the file does not have the code"
-            continue
-        begins = [instruction.address for instruction in code.instructions]
-        sums: Sums = {}
-        for address, cost in zip(addresses, found, strict=True):
-            begin = begins[max(bisect_right(begins, address) - 1, 0)]
-            own, total = sums.get(begin, (0, 0))
-            sums[begin] = own + cost.own, total + cost.total
-        yield _HEAD
-        rows = _nearby([(each.address, each.text) for each in code.instructions], sums)
-        yield from _source_rows(profile, rows, sums, how.width, lambda address: f"{address:>10x}")
-
-
-def _nearby(rows: Sequence[LineRow], sums: Sums) -> list[LineRow | None]:
-    """Return the rows of source code with samples, and some around them. None marks a gap."""
-    shown: list[LineRow | None] = []
-    last = -1
-    hits = [at for at, (number, _) in enumerate(rows) if number in sums]
-    for hit in hits:
-        for at in range(max(hit - _AROUND, last + 1), min(hit + _AROUND + 1, len(rows))):
-            if shown and at != last + 1:
-                shown.append(None)
-            shown.append(rows[at])
-            last = at
-    return shown
-
-
-def _source_rows(
-    profile: Profile, rows: Sequence[LineRow | None], sums: Sums, width: int, label: Callable[[int], str]
-) -> Iterator[str]:
-    for row in rows:
-        if row is None:
-            yield f"{'⋮':>{2 * SHARE + 1}}"
-            continue
-        number, text = row
-        shares = [f"{share(value, profile.total) if value else '':>{SHARE}}" for value in sums.get(number, (0, 0))]
-        head = f"{' '.join(shares)} {label(number)}"
-        text = shorten(printable(text.expandtabs(4)), max(width - len(head) - 3, _MIN_LINE_SHARE))
-        yield f"{head} │ {text}".rstrip(" │")

@@ -21,6 +21,7 @@ stack_digest               Digests that identify stacks by their content, in eve
 stacks                     Stacks of a recording as nodes of a prefix tree of frames
 summary                    Facts about a recording, as numbers: the summary panel and `--summary FILE`, and their sums
 thread_identity            Keys of threads and processes, and the labels that a user gives to them, `env=prod`
+thread_stacks              Stacks of threads at one moment, as values
 untrusted_text             Untrusted text from targets, made harmless: secrets redacted, control characters escaped, as
                            UTF-8 and JSON
 walk_result                The result of unwinding: frames, the source of each, and why each stack ended

@@ -5,7 +5,8 @@ hotspot/               The code of Java virtual machines (HotSpot), read from ou
 jit_code_of_recording  Run-time generated code of all processes of a recording: unwind rules and names
 perf_map_and_jitdump   Names, lines and unwind tables from a process's jitdump file, and names from its perf map, read
                        while they grow
-process_code           All code descriptions of one process, and the managed runtimes that pyprof reads
+process_code           All code descriptions of one process: its sources, updated together
 registered_code        Code that a process registers in its memory: with the GDB JIT interface, or with libunwind
+runtime_registry       The managed runtimes that pyprof reads. A new one is a folder and a row here
 v8/                    The code of V8, the JavaScript engine of Node.js, read from outside
 """

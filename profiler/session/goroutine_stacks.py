@@ -20,6 +20,7 @@ from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch
+from pyprof.model.thread_stacks import GOROUTINE
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core_file import SavedMemory, SavedRange
 
@@ -27,8 +28,6 @@ _MAX_STACK = 1 << 20
 """Maximum number of bytes that are copied of one goroutine's stack."""
 _MAX_COPIED = 64 << 20
 """Maximum number of bytes that are copied of all goroutines' stacks."""
-GOROUTINE = "goroutine "
-"""Name of a goroutine before its number. Samples of threads with labels of goroutines replace the labels here."""
 
 
 class GoroutineStacks:

@@ -20,6 +20,7 @@ from pyprof.interpreters.goroutine_offsets import GoroutineFinder
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frame_reading import GoroutineOffsets
 from pyprof.model.profile import Profile
+from pyprof.model.thread_stacks import ThreadStack, leave_out_system, thread_stacks
 from pyprof.objfile.crash_dump import DumpException, DumpModule
 from pyprof.objfile.guarded_open import debuginfod_cache
 from pyprof.objfile.loaded_images import ImageStore
@@ -27,7 +28,6 @@ from pyprof.options import DeadTarget, is_confined
 from pyprof.records import dataclass
 from pyprof.session.goroutine_stacks import GoroutineStacks
 from pyprof.session.session import Session
-from pyprof.session.thread_dump import ThreadStack, leave_out_system, thread_stacks
 from pyprof.session.worker.file_broker import AnyObjectFile, KnownFiles, KnownFolder
 from pyprof.session.worker.worker_client import Examiner
 from pyprof.session.worker.worker_process import Start

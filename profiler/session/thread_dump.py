@@ -1,4 +1,4 @@
-"""The current stacks of all threads of a live process, or of a target behind a GDB stub, as values.
+"""The current stacks of all threads of a live process, or of a target behind a GDB stub.
 
 Another process unwinds them and resolves names, as in a recording (session/worker/).
 """
@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from functools import partial
 from typing import Self
 
@@ -23,124 +23,19 @@ from pyprof.errors import UsageError
 from pyprof.interpreters.base import Detected
 from pyprof.interpreters.function_numbers import UNREAD
 from pyprof.model.interpreter_frames import FunctionPlace
-from pyprof.model.marker_frames import MarkKind
-from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
+from pyprof.model.profile import Frame, Profile, ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind
+from pyprof.model.thread_stacks import FrameDetail, ThreadStack, leave_out_system, thread_stacks
 from pyprof.model.walk_result import StackEnd
 from pyprof.objfile.guarded_open import read_file, rights_below
 from pyprof.options import CollectOptions, DumpOptions, RemoteOptions
 from pyprof.records import dataclass, field, replace
-from pyprof.session.goroutine_stacks import GOROUTINE, GoroutineCollector, GoroutineStacks
 from pyprof.session.pipeline.interpreter_readers import Runtimes
 from pyprof.session.recording_factory import check_stacks
 from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient
 from pyprof.session.worker.messages import Extent, NamingOptions
 from pyprof.session.worker.sampler_loop import Sampling
 from pyprof.session.worker.worker_process import Start, spawned
-
-
-@dataclass(frozen=True, slots=True)
-class FrameDetail:
-    """Details of an interpreter frame, such as its local variables.
-
-    Attributes:
-        language: Language of the function.
-        source: Source line of the frame, "" if it cannot be read.
-        locals: Values of local variables by name, None if they were not requested or the thread has run meanwhile.
-    """
-
-    language: str = ""
-    source: str = ""
-    locals: Mapping[str, str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadStack:
-    """One thread with its state and its stack at one moment.
-
-    Attributes:
-        info: The thread.
-        state: "running", "sleeping", ... as the kernel reports it.
-        end: Why the stack ended.
-        frames: Innermost first, without markers and without the frames of a wait.
-        merge: How interpreter frames and native ones could not be merged, "" if all were.
-        known: Flags of the sample (SampleState).
-        details: Details of each interpreter frame, innermost first; empty if nothing was read.
-    """
-
-    info: ThreadInfo
-    state: str
-    end: StackEnd
-    frames: tuple[Frame, ...]
-    merge: str = ""
-    known: int = 0
-    details: tuple[FrameDetail, ...] = ()
-
-    @property
-    def tid(self) -> int:
-        """Tid of the thread."""
-        return self.info.tid
-
-    @property
-    def goroutine(self) -> int | None:
-        """The number of the goroutine that this is in place of a thread, None for a thread."""
-        return int(self.name.removeprefix(GOROUTINE)) if self.tid < 0 else None
-
-    @property
-    def name(self) -> str:
-        """Name of the thread, as the kernel has it."""
-        return self.info.name
-
-    @property
-    def whole(self) -> bool:
-        """True if the stack reaches the thread's first function."""
-        return self.end is StackEnd.ROOT
-
-    @property
-    def functions(self) -> tuple[str, ...]:
-        """The names of all functions on the stack, innermost first, with inlined ones."""
-        return tuple(
-            name for frame in self.frames for name in ([line.function for line in frame.lines] or [frame.title])
-        )
-
-    @property
-    def interpreted(self) -> tuple[Frame, ...]:
-        """The interpreter frames of the stack, to which `details` corresponds."""
-        return tuple(frame for frame in self.frames if frame.kind == FrameKind.INTERPRETER)
-
-
-def thread_stacks(profile: Profile, states: Mapping[int, str]) -> Iterator[ThreadStack]:
-    """Yield the stack of each thread, from its last sample.
-
-    Args:
-        profile: The profile.
-        states: States by tid.
-    """
-    threads = profile.thread.tolist()
-    last = dict(zip(threads, profile.stack.tolist(), strict=True))
-    known = dict(zip(threads, profile.state.tolist(), strict=True)) if profile.state is not None else {}
-    for index, info in enumerate(profile.threads):
-        path = profile.path(last[index])
-        end, merge = StackEnd.ROOT if path else StackEnd.UNREADABLE, ""
-        while path and (mark := path[0].mark) is not None:
-            path.pop(0)
-            if mark.kind is MarkKind.MERGE:
-                merge = mark.title.strip("[]")
-            elif mark.kind is MarkKind.CUT:
-                end = mark.end
-        frames = tuple(frame for frame in reversed(path) if frame.kind != FrameKind.KERNEL)  # `state` tells it
-        yield ThreadStack(info, states.get(info.tid, "running"), end, frames, merge, known.get(index, 0))
-
-
-def leave_out_system(threads: Sequence[ThreadStack]) -> list[ThreadStack]:
-    """Return the stacks without those of goroutines that Go's runtime has for itself, as Go's tracebacks do."""
-    return [thread for thread in threads if thread.tid >= 0 or not _is_of_runtime(thread)]
-
-
-def _is_of_runtime(thread: ThreadStack) -> bool:
-    outer = [name for name in thread.functions if not name.startswith("runtime.goexit")]
-    return bool(outer) and outer[-1].startswith("runtime.") and outer[-1] != "runtime.main"
-
 
 _MAX_BATCHES = 12
 """Maximum number of batches of a dump that are taken while some stacks are still truncated."""
@@ -255,19 +150,9 @@ def of_process(pid: int, options: DumpOptions, start: Start = spawned) -> Thread
         states = {tid: procfs.read_state(pid, tid) for tid in procfs.list_tasks(pid)}
         exe, arch = procfs.read_exe(pid), procfs.read_arch(pid).name
         runtimes = looking.runtimes
-        kind = GoroutineCollector if options.goroutines else PtraceCollector
-        collector = kind(pid, looking.collect, looking.diagnostics, readers=runtimes.reader)
-        if isinstance(collector, GoroutineCollector):
-            collector.find = partial(
-                GoroutineStacks,
-                arch=procfs.read_arch(pid),
-                read_symbols=looking.symbols,
-                diagnostics=looking.diagnostics,
-                now_ns=time.monotonic_ns(),
-            )
+        collector, goroutine_states = looking.threads_of(pid) if not options.goroutines else looking.goroutines_of(pid)
         profile = looking.profile(collector, lambda: states.keys() & set(_tasks(pid)), _MAX_S, exe)
-        if isinstance(collector, GoroutineCollector) and collector.goroutines is not None:
-            states |= collector.goroutines.states()
+        states |= goroutine_states()
         seen = _detailed(pid, list(thread_stacks(profile, states)), runtimes, sources, options)
         found = [*seen, *_unseen(pid, profile, states)]
         found = found if options.native == "all" else leave_out_system(found)
@@ -325,6 +210,26 @@ class _Looking:
     def __exit__(self, *_: object) -> None:
         self._worker.close(patience_s=0)
         gc.collect()  # the tables of the collector refer to each other; this closes their descriptors
+
+    def threads_of(self, pid: int) -> tuple[Collector, Callable[[], dict[int, str]]]:
+        """Return a collector of the threads of a process, and a function without further states."""
+        return PtraceCollector(pid, self.collect, self.diagnostics, readers=self.runtimes.reader), dict
+
+    def goroutines_of(self, pid: int) -> tuple[Collector, Callable[[], dict[int, str]]]:
+        """Return a collector of the threads and goroutines of a process, and a function that returns the states of the
+        goroutines by their tids.
+        """
+        from pyprof.session.goroutine_stacks import GoroutineCollector, GoroutineStacks
+
+        collector = GoroutineCollector(pid, self.collect, self.diagnostics, readers=self.runtimes.reader)
+        collector.find = partial(
+            GoroutineStacks,
+            arch=procfs.read_arch(pid),
+            read_symbols=self.symbols,
+            diagnostics=self.diagnostics,
+            now_ns=time.monotonic_ns(),
+        )
+        return collector, lambda: collector.goroutines.states() if collector.goroutines is not None else {}
 
     def profile(self, collector: Collector, threads_now: Callable[[], Set[int]], most_s: float, title: str) -> Profile:
         """Record with a collector until the dump is complete (see DumpCompletion), and return the profile. Raise what

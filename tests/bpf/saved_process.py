@@ -17,8 +17,8 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.bpf_frame_rows import PythonInKernel
 from pyprof.interpreters.cpython.detection import CPythonFileCache
-from pyprof.interpreters.cpython.interpreter import PythonProcess
 from pyprof.interpreters.cpython.object_reads import Memory, make_gather
+from pyprof.interpreters.cpython.process_reader import PythonProcess
 from pyprof.interpreters.detection_symbols import KnownSymbols, read_symbols
 from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.model.interpreter_frame_reading import FrameOffsets

@@ -25,8 +25,8 @@ from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.bpf_frame_rows import FrameRowReader, hash_words, head_words
 from pyprof.interpreters.cpython.checked_runtime import Runtime, UnreadRuntime, open_runtime
 from pyprof.interpreters.cpython.detection import CPythonFileCache
-from pyprof.interpreters.cpython.interpreter import PythonProcess
 from pyprof.interpreters.cpython.object_reads import Memory, make_gather
+from pyprof.interpreters.cpython.process_reader import PythonProcess
 from pyprof.interpreters.cpython.threads import PythonThreadNames
 from pyprof.interpreters.detection_symbols import FoundSymbols, KnownSymbols, Wanted, read_symbols
 from pyprof.interpreters.function_numbers import FunctionTable

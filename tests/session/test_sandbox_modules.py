@@ -39,6 +39,7 @@ OF_OTHERS = {
     "pyprof.symbolize.demangle": "the keeper",
     "pyprof.session.flight_recorder": "the keeper",
     "pyprof.objfile.guarded_open": "the file broker, which creates scratch files",
+    "pyprof.model.untrusted_text": "the keeper, which writes JSON",
 }
 """Modules of the worker that import modules which the worker never needs, with the component that needs these."""
 
