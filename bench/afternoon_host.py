@@ -24,7 +24,7 @@ from pathlib import Path
 from bench.targets import SOURCES
 from pyprof.fleet import systemd as agent_unit
 from pyprof.fleet import systemd as server_unit
-from pyprof.records import dataclass, field
+from pyprof.lazy_dataclasses import dataclass, field
 from tests.agent import unit_filter
 from tests.agent.test_clock_steps import library
 from tests.server.cluster import CONFIG as STORE_CONFIG

@@ -13,7 +13,7 @@ import numpy as np
 from bench.afternoon_host import READ_TOKEN, SERVICES, URL, Host, fetch, until
 from pyprof.fleet.agent import spool_query
 from pyprof.fleet.configuration import TimeSpan
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 HOUR_NS = 3600 * 10**9
 MIN_JUDGED_S, MIN_GAP_S = 0.2, 0.02

@@ -38,8 +38,8 @@ from bench.per_sample import descendants, used_s
 from pyprof.errors import PyprofError
 from pyprof.fleet.agent import health, spool_query
 from pyprof.fleet.configuration import TimeSpan
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.walk_result import StackEnd
-from pyprof.records import dataclass, field
 
 _STARTS_S, _BEGINS_S = 5, 300
 COUNTS = "counts"

@@ -28,9 +28,9 @@ from bench.agent import SOURCES
 from pyprof.fleet.agent import health, spool_query
 from pyprof.fleet.configuration import TimeSpan
 from pyprof.fleet.wire.segment_names import SegmentName
+from pyprof.lazy_dataclasses import dataclass, field, field_names
 from pyprof.model.analysis.confidence_interval import sampling_basis
 from pyprof.model.analysis.function_costs import costs
-from pyprof.records import dataclass, field, field_names
 
 SERVICES, WORKERS = 10, 3
 SHARES = 0.01, 0.02, 0.03, 0.04, 0.1

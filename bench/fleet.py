@@ -32,7 +32,7 @@ from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
 from pyprof.fleet.server.ingest.segment_files import SegmentFiles
 from pyprof.fleet.wire.segment_names import SegmentName
-from pyprof.records import replace
+from pyprof.lazy_dataclasses import replace
 
 SERVICES, CONNECTIONS = 100, 8
 MINUTE_NS = 60 * 10**9

@@ -26,7 +26,7 @@ from pyprof.fleet.server.query.profile_queries import ClientQueries, RunningQuer
 from pyprof.fleet.server.store.database import Store
 from pyprof.fleet.server.store.sql_engine import Engine, address, opened
 from pyprof.fleet.wire.segment_names import SegmentName
-from pyprof.records import replace
+from pyprof.lazy_dataclasses import replace
 from tests.server.cluster import cluster
 
 TOGETHER = 1000

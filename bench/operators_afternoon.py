@@ -37,7 +37,7 @@ from bench.afternoon_host import (
 from bench.afternoon_windows import Window, lost_s, segment_counts, sums, windows
 from bench.busy_agent import busy_loops
 from pyprof.collectors.linux.children import find_descendants
-from pyprof.records import dataclass, field
+from pyprof.lazy_dataclasses import dataclass, field
 
 IGNORED = frozenset({"budget_exceeded", "clock_differs", "processes_left_out"})
 """Conditions that may hold when the next part of the afternoon begins."""

@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from pyprof.collectors.cpu_accounts import Account
 from pyprof.errors import AccessDenied
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reason_lookup import Note
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.records import dataclass, field
 
 SUB_BITS = 6
 SUB = 1 << SUB_BITS

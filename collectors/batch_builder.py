@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from pyprof.collector_control import NEVER_NS, FlushProtocol
 from pyprof.collectors.linux.libc import Arena
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter_frames import Chain
 from pyprof.model.marker_frames import KernelStack
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, StackBeyondCopy, StackSlab
 from pyprof.model.thread_identity import Labels
-from pyprof.records import replace
 
 MAX_LANES = 4096
 _ARENA = 8 << 20

@@ -25,9 +25,9 @@ from pyprof.collectors.linux.process_times import (
     read_times,
 )
 from pyprof.collectors.thread_start_times import DelayedRemoval
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
-from pyprof.records import dataclass, replace
 
 _BUDGET = 100
 """Factor that limits the cost of reading processor times: after a reading that took time t, none is made for 100 t."""

@@ -13,10 +13,10 @@ from types import MappingProxyType
 from pyprof.collectors.base import CollectorRefused
 from pyprof.collectors.linux.sampled_arch import KNOWN_MACHINES, PERF_ARCHES
 from pyprof.errors import PyprofError, UnsupportedArchitecture
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.arch import native_arches
 from pyprof.model.reason_lookup import make_cause
 from pyprof.options import AUTO, CollectOptions
-from pyprof.records import dataclass, field
 
 BPF, PERF, PTRACE = "bpf", "perf", "ptrace"
 """The sources of samples, as --collector names them."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyprof.errors import NoSuchProcess, UsageError
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.options import AUTO
-from pyprof.records import dataclass, replace
 
 if TYPE_CHECKING:
     from pyprof.collectors.base import Collector

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.records import dataclass
 
 I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

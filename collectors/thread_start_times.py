@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.linux import procfs
-from pyprof.records import dataclass, field
+from pyprof.lazy_dataclasses import dataclass, field
 
 I64 = npt.NDArray[np.int64]
 T = TypeVar("T")

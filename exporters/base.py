@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.profile import Frame, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Summary
-from pyprof.records import dataclass, field
 
 if TYPE_CHECKING:
     from pyprof.model.analysis.line_costs import SourceText

@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.sample_filter import timed
 from pyprof.model.integer_columns import distinct
 from pyprof.model.prefix_tree import Tree
 from pyprof.model.profile import Profile
-from pyprof.records import replace
 
 I64 = npt.NDArray[np.int64]
 

@@ -30,13 +30,13 @@ from pyprof.exporters.begin_end_times import (
 )
 from pyprof.exporters.depth_limit import limit_stack_depth
 from pyprof.exporters.display_names import UNKNOWN, Level, frame_functions, module_name
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.analysis.function_costs import Function
 from pyprof.model.integer_columns import distinct
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.thread_identity import ProcessKey
 from pyprof.model.untrusted_text import dump_json
-from pyprof.records import dataclass
 
 I64 = npt.NDArray[np.int64]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.integer_columns import distinct
 from pyprof.model.marker_frames import LEFT_OUT
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.walk_result import Trust
-from pyprof.records import replace
 
 MAX_FRAMES = 24_000_000
 """Maximum number of frames in all stacks of an exported file."""

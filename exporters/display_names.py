@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pyprof.exporters.base import ExportOptions
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.analysis.compiler_command_lines import program_name
 from pyprof.model.analysis.function_costs import Function, functions_of, script_title
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo, ValueType
 from pyprof.model.thread_identity import shown
-from pyprof.records import dataclass
 
 UNKNOWN = "[unknown]"
 

@@ -28,13 +28,13 @@ import numpy.typing as npt
 
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.display_names import Level, frame_functions, module_name, script_name
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.analysis.function_costs import PASSED_ON, START_UP, Function, are_application, is_application_file
 from pyprof.model.analysis.line_costs import SourceText
 from pyprof.model.integer_columns import numbered
 from pyprof.model.marker_frames import UNSAMPLED
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile
-from pyprof.records import dataclass, field
 
 _ALWAYS = START_UP | {
     *("generic_start_main", "_start_c", "libc_start_main_stage2", "_rt0_amd64_linux", "_rt0_arm64_linux"),

@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.analysis.sample_filter import timed
 from pyprof.model.profile import Profile
-from pyprof.records import dataclass
 
 I64 = npt.NDArray[np.int64]
 

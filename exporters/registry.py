@@ -10,7 +10,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pyprof.errors import OutputError, UsageError
-from pyprof.records import dataclass, replace
+from pyprof.lazy_dataclasses import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

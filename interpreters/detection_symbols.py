@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Module
-from pyprof.records import dataclass
 
 if TYPE_CHECKING:  # the sampler only calls ReadSymbols
     from pyprof.objfile.base import ObjectFile

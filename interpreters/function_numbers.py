@@ -8,9 +8,9 @@ import itertools
 from collections.abc import Hashable, Set
 from typing import Protocol
 
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.profile import Line
-from pyprof.records import dataclass, field
 
 UNKNOWN = 0
 """Number of an interpreter function that was freed, or not in memory, before its name was read."""

@@ -16,6 +16,7 @@ from pyprof.interpreters.cpython.interpreter import CPython
 from pyprof.interpreters.function_numbers import NamedCode
 from pyprof.interpreters.goroutine_offsets import GoroutineFinder
 from pyprof.interpreters.ruby_detection import Ruby
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frame_reading import (
     FrameOffsets,
@@ -27,7 +28,6 @@ from pyprof.model.interpreter_frame_reading import (
     ThreadPlace,
 )
 from pyprof.model.interpreter_frames import Chain
-from pyprof.records import dataclass
 
 
 class RecognisedRuntime(Interpreter):

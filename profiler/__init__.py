@@ -16,12 +16,12 @@ errors             Exceptions that pyprof raises
 fleet/             Continuous profiling of a fleet: the agent, the server, and their commands. The profiler never
                    imports this package
 importers/         Converts files of other profilers to Profiles
+lazy_dataclasses   Dataclasses that are cheap to define
 model/             The values of pyprof: samples, walks, stacks, profiles
 objfile/           Object files: the file behind a mapping, and its contents
 options            Options of a recording, as values, and the table of frame sources. The command line or a caller of
                    the library makes them
 recording/         Recording files: a SQLite database that holds a complete profile
-records            Dataclasses that are cheap to define
 runtime_code/      Code that processes generate at run time: its registration, unwind rules and names
 session/           The core of the library: recordings, from the collector's samples to named profiles
 symbolize/         Names for addresses

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Set
 
-from pyprof.records import dataclass, field
+from pyprof.lazy_dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, order=True)

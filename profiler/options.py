@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyprof.records import dataclass, field, field_names
+from pyprof.lazy_dataclasses import dataclass, field, field_names
 
 if TYPE_CHECKING:
     from pyprof.collector_control import FlushProtocol, Stride

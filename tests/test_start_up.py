@@ -12,7 +12,7 @@ import pytest
 HEAVY = {
     "numpy.ma": "10 ms; model/prefix_tree.py does without",
     "numpy.random": "20 ms; nothing needs it",
-    "dataclasses": "compiles what it makes when it is imported; records.py does not",
+    "dataclasses": "compiles what it makes when it is imported; lazy_dataclasses.py does not",
     "_hashlib": "loads OpenSSL",
     "ptrace": "python-ptrace; its names of system calls are for kernel frames and waits",
     "difflib": "for command lines with a mistake",

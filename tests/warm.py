@@ -30,7 +30,7 @@ from functools import cache
 from pathlib import Path
 from types import FunctionType
 
-from pyprof.records import is_record
+from pyprof.lazy_dataclasses import is_record
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("collectors", "exporters", "interpreters", "unwind")
@@ -129,7 +129,7 @@ def serve() -> None:
 
 
 def _compile_methods() -> None:
-    """Compile the methods of all records, which each run would compile at their first call (profiler/records.py)."""
+    """Compile the methods of all records, which each run would compile at their first call."""
     for kind in [each for each in gc.get_objects() if isinstance(each, type) and is_record(each)]:
         for name, method in list(vars(kind).items()):
             if isinstance(method, FunctionType) and method.__qualname__.startswith("_at_first_call."):

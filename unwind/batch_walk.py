@@ -17,10 +17,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.integer_columns import among
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.walk_result import Trust, Walk, lookup_pc
-from pyprof.records import dataclass
 from pyprof.unwind.dwarf_expressions import PER_FRAME
 from pyprof.unwind.heuristics.code_checks import Verdict
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks

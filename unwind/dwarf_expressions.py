@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Literal
 
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.arch import Arch
-from pyprof.records import dataclass, field
 
 MAX_OPERATIONS = 10_000
 """Maximum number of operations in one evaluation of a DWARF expression. Compilers and assemblers emit fewer than 50."""

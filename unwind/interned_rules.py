@@ -18,9 +18,9 @@ from collections.abc import Callable, Set
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.arch import Arch
 from pyprof.model.walk_result import Trust
-from pyprof.records import dataclass, field
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 
 CFA_FP = 1

@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.walk_result import StackEnd, Trust
-from pyprof.records import dataclass
 from pyprof.unwind.interned_rules import RuleTable
 from pyprof.unwind.rule_lookup import SpaceIndex
 

@@ -19,10 +19,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
 from pyprof.model.sample_batch import GOROUTINE_WORD
 from pyprof.model.walk_result import SharedFrames, StackEnd, Trust, lookup_pc
-from pyprof.records import dataclass
 from pyprof.unwind.dwarf_expressions import (
     PER_FRAME,
     Budget,

@@ -9,8 +9,8 @@ from elftools.common.exceptions import DWARFError, ELFError
 from elftools.dwarf.dwarf_expr import DWARFExprParser
 from elftools.dwarf.structs import DWARFStructs
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
-from pyprof.records import dataclass
 from pyprof.unwind.interned_rules import SLOW, encode_fast_rule
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 

@@ -22,8 +22,8 @@ import numpy.typing as npt
 from pyprof.collectors.base import CollectorRefused
 from pyprof.collectors.linux import bpf_syscall
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.records import dataclass
 
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQ")

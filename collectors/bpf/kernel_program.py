@@ -24,8 +24,8 @@ from pyprof.collectors.perf.cpu_wide_events import ProcessorEvents, Silent
 from pyprof.collectors.perf.event_attributes import TIME_RUNNING, max_sample_rate
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.interpreter_frame_reading import AwaitOffsets, FrameOffsets, GoroutineOffsets, ThreadPlace
-from pyprof.records import dataclass
 
 _SET_BPF, _ENABLE = 0x40042408, 0x2400
 _SOFTWARE, _CPU_CLOCK = 1, 0

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.linux.sampled_arch import WIDE, order_reads
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.marker_frames import KernelStack
-from pyprof.records import dataclass
 
 REGISTERS = len(WIDE.registers)
 GOROUTINE_WORDS = 20

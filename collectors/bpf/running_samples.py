@@ -17,10 +17,10 @@ from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
 from pyprof.collectors.perf.event_set import FOREVER_NS
 from pyprof.collectors.perf.kernel_collector import KernelRecords, KernelSamples
 from pyprof.collectors.perf.random_sampling import Decimation
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.reason_lookup import make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
-from pyprof.records import replace
 
 NOTE = make_note("by_program")
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from pyprof.collectors.bpf.kernel_program import WaitingThread
 from pyprof.collectors.bpf.records import I64, U32, Flag, WaitEnds
+from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.marker_frames import NOT_ONE_BY_ONE
-from pyprof.records import dataclass, field, replace
 
 Mask = npt.NDArray[np.bool_]
 

@@ -20,10 +20,10 @@ from pyprof.collectors.bpf.records import Flag, WaitEnds
 from pyprof.collectors.bpf.sample_source import BpfSource
 from pyprof.collectors.bpf.wait_accounting import ContinuedWait, StacklessWait, WaitTimes
 from pyprof.collectors.linux.sampled_arch import HERE, WIDE
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.marker_frames import NOT_ONE_BY_ONE, Blocked, Mark, MarkKind
 from pyprof.model.sample_batch import SampleBatch, Surroundings
 from pyprof.options import CollectOptions
-from pyprof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

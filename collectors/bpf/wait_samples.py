@@ -38,13 +38,13 @@ from pyprof.collectors.linux.sampled_arch import NARROW, WIDE
 from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
 from pyprof.collectors.perf.event_set import FOREVER_NS
 from pyprof.collectors.perf.kernel_collector import KernelRecords, KernelSamples
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.marker_frames import Blocked, KernelStack
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reason_lookup import make_note
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.thread_identity import ThreadKey
 from pyprof.options import CollectOptions
-from pyprof.records import replace
 
 UNKNOWN_NS = -1
 

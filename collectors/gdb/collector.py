@@ -41,12 +41,12 @@ from pyprof.collectors.gdb.threads import (
 from pyprof.collectors.sampling_slots import SamplingClock
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost, RemoteError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch, find_arch
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reason_lookup import make_note
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind
 from pyprof.options import CollectOptions, RemoteOptions
-from pyprof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from enum import Enum
 
 from pyprof.errors import ConnectionLost, RemoteError, UsageError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.options import DEFAULT_ANSWER_S
-from pyprof.records import dataclass
 
 MAX_PAYLOAD = 1 << 20
 MAX_NOISE = 1 << 16

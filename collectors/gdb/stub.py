@@ -14,7 +14,7 @@ from xml.parsers import expat
 
 from pyprof.collectors.gdb.remote_serial import PacketLink, escape_payload
 from pyprof.errors import ConnectionLost, RemoteError
-from pyprof.records import dataclass, field
+from pyprof.lazy_dataclasses import dataclass, field
 
 Start = Callable[[str, dict[str, str]], None]
 

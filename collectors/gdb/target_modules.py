@@ -23,6 +23,7 @@ from pyprof.collectors.gdb.stub import PageCache, RemoteMemory, Stub, parse_xml
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, RemoteError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.objfile.byte_source import BytesSource
@@ -30,7 +31,6 @@ from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
 from pyprof.objfile.elf.memory_image import find_bias_by_headers, read_headers
 from pyprof.objfile.elf.sections import PAGE, PT_DYNAMIC, PT_NOTE
 from pyprof.objfile.target_structs import LinkedObject, find_debug_address, read_linked_objects, read_string
-from pyprof.records import dataclass
 
 AT_PHDR, AT_BASE, AT_EXECFN, AT_SYSINFO_EHDR = 3, 7, 31, 33
 PT_INTERP = 3

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pyprof.collectors.gdb.stub import MAX_THREADS, Stub, ThreadId, parse_xml
 from pyprof.collectors.linux.procfs import parse_stat
 from pyprof.errors import FormatError, RemoteError, UnsupportedArchitecture
+from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.arch import ARCHES, Arch
-from pyprof.records import dataclass, field, replace
 
 RED_ZONE = 128
 _MAX_AT_FIRST = 64 << 10

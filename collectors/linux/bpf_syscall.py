@@ -10,7 +10,7 @@ import time
 import numpy as np
 
 from pyprof.collectors.linux import libc
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 ARRAY = 2
 """BPF_MAP_TYPE_ARRAY: type of an array map of bpf(2)."""

@@ -27,8 +27,8 @@ from pyprof.collectors.linux.procfs import has_pending_handler, has_pending_sign
 from pyprof.collectors.linux.stopped_registers import EINTR, Regset
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
-from pyprof.records import dataclass
 
 _READS = frozenset({"read", "readv"})
 

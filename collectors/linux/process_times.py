@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.children import find_descendants
-from pyprof.records import dataclass, field
+from pyprof.lazy_dataclasses import dataclass, field
 
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 """Length of a clock tick, the unit of times in /proc/PID/stat, in nanoseconds."""

@@ -15,10 +15,10 @@ from typing import Literal
 
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import MAX_MAPPINGS, AddressSpace, Mapping, ReadMemory
 from pyprof.model.arch import Arch, find_arch, native_arches
 from pyprof.objfile import io_deadline
-from pyprof.records import dataclass
 
 _MAX_INODE = (1 << 64) - 1
 _MAPS_LINE = re.compile(

@@ -6,8 +6,8 @@ import os
 import struct
 from collections.abc import Callable
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import AARCH64, ARM, I386, X86_64, Arch
-from pyprof.records import dataclass
 
 IN_REGISTER = -2
 """Value of `coded_call` that means: the column `call_column` contains the number of the system call."""

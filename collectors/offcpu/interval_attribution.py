@@ -22,8 +22,8 @@ from pyprof.collectors.offcpu.interval_matching import (
     merge_gaps,
 )
 from pyprof.collectors.switch_source_protocol import ENDED, I64, Gap, Mask, ThreadEvents
+from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.integer_columns import distinct
-from pyprof.records import dataclass, field, replace
 
 Pool = dict[tuple[int, bool, int], tuple[int, int]]
 """Off-CPU time for which no stack was found yet: (tid, blocked, bucket of length) -> (nanoseconds, start of the

@@ -12,7 +12,7 @@ import numpy as np
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.switch_source_protocol import BLOCKED, I64, IN, MIN_ON_NS, PREEMPTED, Gap, Mask, ThreadEvents
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 _MATCH_NS = 1_000_000  # the kernel takes a switch-out sample right before its record, with interrupts off
 _CARRIED, _SAMPLE, _SWITCH, _OUT_OF_BAND = range(4)

@@ -38,12 +38,12 @@ from pyprof.collectors.offcpu.interval_attribution import (
 )
 from pyprof.collectors.offcpu.interval_matching import PausedThreads
 from pyprof.collectors.switch_source_protocol import I64, Mask, SwitchBatch, SwitchSource, ThreadEvents
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.marker_frames import Blocked, KernelStack
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
-from pyprof.records import replace
 
 _FUNCTIONS = (
     "io_schedule", "io_schedule_timeout", "bit_wait_io", "folio_wait_bit_common", "wait_for_completion",

@@ -17,8 +17,8 @@ from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.collectors.linux.procmap_query import make_guarded_reader, make_maps_reader
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.address_space import AddressSpace, Mapping, ProgramImage, ReadMemory
-from pyprof.records import dataclass, field, replace
 
 Mappings = tuple[Mapping, ...]
 Change = Mapping | Mappings | None

@@ -18,8 +18,8 @@ from typing import Protocol
 from pyprof.collectors.base import CollectorRefused
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.sampled_arch import HERE
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.options import CollectOptions
-from pyprof.records import dataclass, field
 
 PERIODS = (1, 3, 7, 17, 41, 101, 251, 631, 1583, 3967, 9973)
 """Possible periods of context-switch events. They are odd and mostly prime, so that a thread that waits in two places

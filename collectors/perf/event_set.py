@@ -18,7 +18,7 @@ from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.perf.event_attributes import Event, EventKind, Periods, SwitchEvent, counted_ns, refusal
 from pyprof.collectors.perf.random_sampling import RandomRates
 from pyprof.collectors.perf.records import EXIT, FORK, LOST, OtherRecord, Rings, list_online_cpus, parse_task
-from pyprof.records import dataclass, field, replace
+from pyprof.lazy_dataclasses import dataclass, field, replace
 
 if TYPE_CHECKING:
     from pyprof.collectors.perf.cpu_wide_events import ProcessorEvents, Silent

@@ -30,11 +30,11 @@ from pyprof.collectors.targets.process_selection import Selection
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reason_lookup import make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
-from pyprof.records import replace
 
 NEVER_STOPPED = make_note("never_stopped")
 

@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from pyprof.collector_control import Stride
 from pyprof.collectors.perf.records import I64, SAMPLE, TIME, U64, Ring, Rings
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.records import replace
 
 LIFE_PERIODS = 16
 """Number of sampling periods after which a perf event gets another rate."""

@@ -27,9 +27,9 @@ import numpy.typing as npt
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.sampled_arch import HERE, PerfArch, order_reads
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed, refusal, ring_owner
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import Mapping
 from pyprof.model.marker_frames import KERNEL_HALF, KernelStack
-from pyprof.records import dataclass, field
 
 _PAGE = mmap.PAGESIZE
 _HEAD, _TAIL = 1024 // 8, 1032 // 8

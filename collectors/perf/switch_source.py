@@ -13,10 +13,10 @@ from pyprof.collectors.perf.kernel_collector import KernelCollector
 from pyprof.collectors.perf.stack_copy_size import mask_beyond_copy
 from pyprof.collectors.perf.switches import Switches, SwitchReading
 from pyprof.collectors.switch_source_protocol import ENDED, I64, Mask, SwitchBatch
+from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reason_lookup import Note, make_note
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.records import dataclass, field, replace
 
 
 @dataclass

@@ -62,8 +62,8 @@ from pyprof.collectors.switch_source_protocol import (
     count_covered_ns,
 )
 from pyprof.diagnostics import Diagnostics
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.options import CollectOptions
-from pyprof.records import dataclass, field
 
 SWITCH, SWITCH_CPU_WIDE = 14, 15
 MISC_OUT, MISC_PREEMPTED = 1 << 13, 1 << 14

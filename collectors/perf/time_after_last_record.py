@@ -17,7 +17,7 @@ import numpy as np
 from pyprof.collectors.cpu_accounts import EndedThreadTimes
 from pyprof.collectors.linux.process_times import TICK_NS
 from pyprof.collectors.perf.records import EXIT, FORK, TID, TIME, U64, OtherRecord, Scan, parse_task
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 
 @dataclass(slots=True)

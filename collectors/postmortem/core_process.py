@@ -25,6 +25,7 @@ from pyprof.collectors.postmortem.saved_threads import (
 )
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError, UnsupportedArchitecture, UsageError
+from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.address_space import AddressSpace, Mapping, Module
 from pyprof.model.arch import Arch, find_arch
 from pyprof.model.profile import ThreadInfo
@@ -49,7 +50,6 @@ from pyprof.objfile.elf.sections import PAGE, PT_DYNAMIC, PT_INTERP
 from pyprof.objfile.guarded_open import debuginfod_cache, open_below
 from pyprof.objfile.mapped_file_search import find_bias, find_candidates, identify, is_accepted, is_same_dynamic_table
 from pyprof.objfile.target_structs import LinkedObject, find_debug_address, read_linked_objects, read_string
-from pyprof.records import dataclass, field, replace
 
 BUILD_ID_DIR = "/usr/lib/debug/.build-id"
 

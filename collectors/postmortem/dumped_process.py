@@ -14,6 +14,7 @@ import numpy as np
 from pyprof.collectors.postmortem.saved_threads import SavedThread, SavedThreads, choose_first_copy
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace, Mapping, Module, StatedId, base_name
 from pyprof.model.arch import Arch, find_arch
 from pyprof.model.profile import ThreadInfo
@@ -21,7 +22,6 @@ from pyprof.objfile.byte_source import ByteSource, FileSource, open_regular
 from pyprof.objfile.crash_dump import ELF_MACHINES, CrashDump, DumpException, DumpModule, DumpRegion, DumpThread
 from pyprof.objfile.guarded_open import debuginfod_cache
 from pyprof.objfile.minidump import MAX_SIZE, is_microdump, is_minidump, read_microdump, read_minidump
-from pyprof.records import replace
 
 DEVICE = "dump"
 UNKNOWN_PERMS = "r-xp"

@@ -17,8 +17,8 @@ from functools import partial
 import numpy as np
 
 from pyprof.collectors.linux.libc import PtraceCalls
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.sample_batch import OuterStack, Piece, StackBeyondCopy
-from pyprof.records import dataclass, field
 
 _MIN_LENGTH = 64 << 10
 _OVERLAP = 16 << 10

@@ -35,9 +35,9 @@ from pyprof.collectors.ptrace.sampled_thread import (
     StoppedThread,
     Thread,
 )
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter_frame_reading import FrameReadPlan, Gather, Span
-from pyprof.records import dataclass
 
 _EXTRA = struct.Struct("=3Q")
 _COUNT = struct.Struct("=Q")

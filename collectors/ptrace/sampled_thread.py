@@ -27,9 +27,9 @@ from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.ptrace.deep_stack import DeepStack
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.collectors.targets.map_changes import StackMapping
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter_frame_reading import StackReader
-from pyprof.records import dataclass, field
 
 _MIN_NS = 80_000_000
 _KEPT = 0.7

@@ -25,11 +25,11 @@ from pyprof.collectors.linux.sampled_arch import WIDE
 from pyprof.collectors.ptrace.sampled_process import TracedProcess
 from pyprof.collectors.ptrace.sampled_thread import Thread
 from pyprof.collectors.sampling_slots import SamplingClock
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.marker_frames import NOT_ONE_BY_ONE, Blocked
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.thread_identity import ThreadKey
 from pyprof.options import HOLD, CollectOptions
-from pyprof.records import dataclass, replace
 
 _SLEEP_NS = 20_000_000
 _PENDING_SLEEP_NS = 300_000  # another thread of the profiler may have received the SIGCHLD that reports it

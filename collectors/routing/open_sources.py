@@ -17,9 +17,9 @@ from pyprof.collectors.plan import BPF, PERF, PTRACE, Choice, ProcessFacts, Unco
 from pyprof.collectors.routing.planner import ANY_PID, Planner
 from pyprof.collectors.routing.stop_candidates import ByImage, StopCandidates
 from pyprof.collectors.routing.stop_fallback import OpenStops, PartialStops
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.records import replace
 
 if TYPE_CHECKING:
     from pyprof.collectors.bpf.running_samples import BpfSamples

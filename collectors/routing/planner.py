@@ -28,9 +28,9 @@ from pyprof.collectors.plan import (
 from pyprof.collectors.targets import attach_checks
 from pyprof.diagnostics import Finding
 from pyprof.errors import NoSuchProcess, PyprofError
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.reason_lookup import Note, format_message, make_note
 from pyprof.options import AUTO, CollectOptions
-from pyprof.records import replace
 
 _FIRST_USER_NAMESPACE, _FIRST_PID_NAMESPACE = 0xEFFFFFFD, 0xEFFFFFFC
 """Inodes of the kernel's initial namespaces (include/linux/proc_ns.h)."""

@@ -33,10 +33,10 @@ from pyprof.collectors.routing.stop_candidates import StopCandidates
 from pyprof.collectors.routing.stop_fallback import ClosedSources, OpenStops, sum_stats
 from pyprof.collectors.targets.process_selection import Request
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reason_lookup import Note, make_note
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.records import replace
 
 if TYPE_CHECKING:
     from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector

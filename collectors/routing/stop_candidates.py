@@ -24,10 +24,10 @@ from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.event_attributes import MOST_STACK
 from pyprof.collectors.perf.stack_copy_size import mask_beyond_copy, mask_other_stacks
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.integer_columns import among
 from pyprof.model.reason_lookup import Note
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.records import dataclass, field
 
 I32 = npt.NDArray[np.int32]
 

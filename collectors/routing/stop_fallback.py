@@ -14,11 +14,11 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.routing.stop_candidates import StopCandidates
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.errors import NoSuchProcess, PyprofError
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reason_lookup import Note, join_pids, make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.thread_identity import ThreadKey
-from pyprof.records import dataclass, field
 
 if TYPE_CHECKING:
     from pyprof.collectors.ptrace.collector import PtraceCollector

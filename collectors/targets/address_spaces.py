@@ -28,9 +28,9 @@ from pyprof.collectors.targets.map_changes import (
     UnsettledSamples,
     list_executables,
 )
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import AddressSpace, Mapping, ProgramImage
 from pyprof.model.arch import Arch
-from pyprof.records import dataclass, replace
 
 _BUDGET = 50  # after a read that took t there is none for 50 t: 2 % of the time
 _RESTLESS_READS = 64  # number of reads before and after rounds of samples that follow a change

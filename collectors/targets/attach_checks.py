@@ -19,8 +19,8 @@ from pyprof.errors import (
     PyprofError,
     UnsupportedArchitecture,
 )
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import ARCHES, find_arch, native_arches
-from pyprof.records import dataclass
 
 CAP_DAC_OVERRIDE = 1
 CAP_DAC_READ_SEARCH = 2

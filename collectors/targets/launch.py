@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 from pyprof.errors import PyprofError
-from pyprof.records import dataclass, field
+from pyprof.lazy_dataclasses import dataclass, field
 
 
 class CommandNotFound(PyprofError):

@@ -17,8 +17,8 @@ from itertools import chain
 
 from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.collectors.linux.procmap_query import Answer, MapQuery, pack_executable_vmas
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Mapping
-from pyprof.records import dataclass
 
 _EXECUTABLE = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ [r-][w-]x[sp] .*$", re.MULTILINE)
 _WRITABLE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) rw[x-][sp] [0-9a-f]+ 00:00 0(?: |$)", re.MULTILINE)

@@ -19,10 +19,10 @@ from pyprof.collectors.targets import attach_checks
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UsageError
+from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.interpreter_frame_reading import KernelReader, StackReader
 from pyprof.model.reason_lookup import Note, join_pids, make_note
 from pyprof.options import CollectOptions, TargetOptions
-from pyprof.records import dataclass, field, replace
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
 _LOOK_NS = 500_000_000

@@ -21,10 +21,10 @@ from pyprof.interpreters.cpython.code_objects import CodeReader
 from pyprof.interpreters.cpython.layout import AwaitLayout, Layout
 from pyprof.interpreters.cpython.object_reads import Memory, Unreadable
 from pyprof.interpreters.detection_symbols import KnownSymbols, Wanted
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frame_reading import AwaitOffsets
 from pyprof.model.interpreter_frames import FunctionPlace, Run
-from pyprof.records import dataclass, replace
 
 _WANTED = Wanted(b"", section=".AsyncioDebug")
 MAX_TASKS = 32

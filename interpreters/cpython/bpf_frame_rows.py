@@ -27,11 +27,11 @@ from pyprof.interpreters.cpython.greenlet_cframes import WaitingRows
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.object_reads import CopiedMemory, Memory, Text, Unreadable
 from pyprof.interpreters.function_numbers import UNREAD, FunctionTable, next_chain_number
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frame_reading import FrameOffsets, FrameRows, KernelReader, ThreadPlace
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.reason_lookup import make_cause
-from pyprof.records import replace
 
 if TYPE_CHECKING:
     from pyprof.interpreters.cpython.process_reader import PythonProcess

@@ -15,7 +15,7 @@ from pyprof.interpreters.cpython import debug_offsets
 from pyprof.interpreters.cpython.layout import LAYOUTS, NONE, Layout
 from pyprof.interpreters.cpython.object_reads import Memory, Unreadable
 from pyprof.interpreters.cpython.runtime_location import Located
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 MAX_INTERPRETERS = 1024
 MAX_THREADS = 1 << 14

@@ -21,10 +21,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pyprof.interpreters.cpython.layout import NONE, Layout, LineTableFormat
 from pyprof.interpreters.cpython.object_reads import Memory, Objects, Unreadable
 from pyprof.interpreters.function_numbers import UNREAD, FunctionTable
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.interpreter_frame_reading import Gather, Span
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.profile import Line
-from pyprof.records import dataclass
 
 _NO_LINE = -128
 _NOWHERE = 15

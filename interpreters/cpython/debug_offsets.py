@@ -25,7 +25,7 @@ from pyprof.interpreters.cpython.layout import (
     RuntimeLayout,
     ThreadLayout,
 )
-from pyprof.records import replace
+from pyprof.lazy_dataclasses import replace
 
 COOKIE = b"xdebugpy"
 HEAD = 24

@@ -23,8 +23,8 @@ from pyprof.interpreters.cpython.runtime_location import (
     locate_in_file,
 )
 from pyprof.interpreters.detection_symbols import KnownSymbols, find_anchor
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import VDSO, AddressSpace, Module
-from pyprof.records import replace
 
 _MAX_FILES = 4096
 

@@ -24,9 +24,9 @@ from pyprof.interpreters.cpython.object_reads import LocalReader, Memory, make_g
 from pyprof.interpreters.cpython.stop_snapshot import ChunkSizes, Copied, ReadHints
 from pyprof.interpreters.cpython.threads import KnownThread
 from pyprof.interpreters.function_numbers import UNKNOWN, FunctionTable, next_chain_number
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.interpreter_frame_reading import FrameReadPlan, FrameRows, Gather
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
-from pyprof.records import replace
 
 LOST = "python_function_freed"
 _MAX_PREPARED = 64

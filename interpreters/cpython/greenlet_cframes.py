@@ -25,8 +25,8 @@ from pyprof.interpreters.cpython.greenlets import (
     SwitchedThread,
 )
 from pyprof.interpreters.cpython.layout import Layout
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.interpreter_frame_reading import FrameRows
-from pyprof.records import replace
 
 _U64 = npt.NDArray[np.uint64]
 _STEPS_A_SCAN = 8

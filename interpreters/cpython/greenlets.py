@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from pyprof.interpreters.cpython.layout import NONE, Layout
-from pyprof.records import dataclass, field
+from pyprof.lazy_dataclasses import dataclass, field
 
 Slots = dict[int, tuple[int, int]]
 """Entry frame -> (address of the stack word that held the address of its evaluator call's innermost frame, that

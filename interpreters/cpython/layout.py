@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from pyprof.records import dataclass, replace
+from pyprof.lazy_dataclasses import dataclass, replace
 
 NONE = -1
 

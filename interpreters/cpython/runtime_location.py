@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 
 from pyprof.interpreters.detection_symbols import FoundSymbols, Symbol, Wanted
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Module
-from pyprof.records import dataclass
 
 _NAME = re.compile(r"python(3)\.(\d+)")
 _OLD = re.compile(r"^(lib)?python(2|3\.[0-7])(?!\d)")

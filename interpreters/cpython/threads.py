@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterator
 from pyprof.interpreters.cpython.checked_runtime import PyThread, Runtime, read_tid
 from pyprof.interpreters.cpython.object_reads import Memory, Objects, Unreadable
 from pyprof.interpreters.cpython.stop_snapshot import ReadHints
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.interpreter_frame_reading import Gather
-from pyprof.records import dataclass, field
 
 _LONGEST = 256
 

@@ -11,9 +11,9 @@ from pyprof.cli.terminal_tables import NATIVE_INCLUDED, by_caller, is_interprete
 from pyprof.cli.text_format import duration, function_names, many, module_names, shorten_apart
 from pyprof.comparison.function_matching import MatchedFunction
 from pyprof.comparison.result import Amount, Change, Comparison, both
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.function_costs import START_UP, Function, costs
 from pyprof.model.profile import Profile
-from pyprof.records import replace
 
 _MODULE, _LEAST = 20, 16
 _CELL = 9

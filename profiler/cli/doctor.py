@@ -91,9 +91,9 @@ def look_into(pid: int, sandbox: bool) -> bool:
     from pyprof.collectors.linux import procfs
     from pyprof.collectors.routing.planner import Planner, describe_plans
     from pyprof.diagnostics import Diagnostics
+    from pyprof.lazy_dataclasses import replace
     from pyprof.model.address_space import ProgramImage
     from pyprof.options import CollectOptions
-    from pyprof.records import replace
     from pyprof.session.pipeline.interpreter_readers import Runtimes
     from pyprof.session.worker.worker_client import Examiner
     from pyprof.session.worker.worker_process import forked

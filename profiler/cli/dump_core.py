@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyprof.cli import terminal_output
 from pyprof.cli.arguments import unwind_options
 from pyprof.cli.dump_stacks import Subject
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from pyprof.model.profile import Profile

@@ -18,6 +18,7 @@ from pyprof.cli.arguments import (
     unwind_options,
 )
 from pyprof.cli.terminal_output import HelpFormatter
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.options import (
     DEFAULT_MAX_DEPTH,
     DEFAULT_SOURCES,
@@ -26,7 +27,6 @@ from pyprof.options import (
     NATIVE_VIEWS,
     DumpOptions,
 )
-from pyprof.records import dataclass, field
 
 if TYPE_CHECKING:
     from pyprof.interpreters.base import Detected

@@ -25,10 +25,10 @@ from pyprof.cli.arguments import add_python
 from pyprof.cli.recording_options import add_sampling, add_unwinding, record_options
 from pyprof.collectors.linux import libc
 from pyprof.errors import PyprofError, UsageError
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.prefix_tree import Tree
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.options import RecordOptions
-from pyprof.records import replace
 
 NAME = "_pyprof"
 """Variable of the notebook that holds the profile of the last cell."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from pyprof.errors import OutputError
 from pyprof.exporters import output_file
 from pyprof.exporters.output_file import Write
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 MAX_NAME = 48
 """Maximum number of characters of a process name in a file name; a command's name may exceed a file name's limit."""

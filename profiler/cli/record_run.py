@@ -17,7 +17,7 @@ from pyprof.cli.terminal_output import columns, complain, failure, one_terminal,
 from pyprof.cli.text_format import many, shorten
 from pyprof.cli.window_writer import WindowOptions, WindowWriter
 from pyprof.errors import OutputError, PyprofError
-from pyprof.records import dataclass, field
+from pyprof.lazy_dataclasses import dataclass, field
 
 if TYPE_CHECKING:
     from pyprof.cli.recording_options import Timing

@@ -25,6 +25,7 @@ from pyprof.cli.arguments import (
 )
 from pyprof.collectors import registry as collectors
 from pyprof.errors import OutputError, UsageError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.options import (
     AUTO,
     DEFAULT_MAX_DEPTH,
@@ -36,7 +37,6 @@ from pyprof.options import (
     RecordOptions,
     selectable,
 )
-from pyprof.records import dataclass
 
 if TYPE_CHECKING:
     from pyprof.exporters.base import Sink

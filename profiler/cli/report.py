@@ -222,8 +222,8 @@ def _named(profile: Profile, arguments: argparse.Namespace) -> Profile:
 
 def _by_worker(profile: Profile, places: Places) -> Profile:
     """Resolve a profile's missing names in a worker, which parses the files."""
+    from pyprof.lazy_dataclasses import replace
     from pyprof.model.profile import Profile
-    from pyprof.records import replace
     from pyprof.tools.disassembly_and_frame_names import NamesOf, drop_samples
 
     found = _answer(NamesOf(drop_samples(profile), places, _LINES_S), Profile)

@@ -13,6 +13,7 @@ from functools import partial
 from pyprof.cli.terminal_output import printable
 from pyprof.cli.text_format import duration, function_names, module_names, percent
 from pyprof.errors import UsageError
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.call_tree import NOBODY, FunctionWords, Neighbours, neighbours
 from pyprof.model.analysis.confidence_interval import profile_basis
 from pyprof.model.analysis.function_costs import (
@@ -28,7 +29,6 @@ from pyprof.model.analysis.idle_waits import MODES as IDLE_MODES
 from pyprof.model.marker_frames import NO_SAMPLE
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.thread_identity import shown
-from pyprof.records import dataclass, replace
 from pyprof.session.pipeline.shown_frames import with_frames
 
 NATIVE_INCLUDED = ", native code included"

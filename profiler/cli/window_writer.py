@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyprof.cli.terminal_output import columns, line, refuse
 from pyprof.errors import OutputError
 from pyprof.exporters import registry
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

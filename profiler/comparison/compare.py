@@ -16,9 +16,9 @@ from pyprof.comparison.function_matching import Matching, matching
 from pyprof.comparison.result import Amount, Change, Comparison, SampledSide, Scale, sampled_side, scale_of
 from pyprof.comparison.significance import F64, MIN_SAMPLES, Evidence, Judgement, Stacks, Sums, judge, slices_of
 from pyprof.errors import UsageError
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.sample_filter import timed
 from pyprof.model.profile import Profile, ValueType
-from pyprof.records import dataclass, replace
 
 LARGEST = 0.2
 """Maximum factor by which all functions changed together (drift) that is attributed to the machine. A larger one is a

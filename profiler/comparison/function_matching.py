@@ -12,10 +12,10 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import base_name
 from pyprof.model.analysis.function_costs import functions_of, kind_of
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile
-from pyprof.records import dataclass
 
 NAMELESS = "[functions without a name]"
 

@@ -19,13 +19,13 @@ import numpy.typing as npt
 
 from pyprof.comparison.function_matching import MatchedFunction, Matching
 from pyprof.errors import UsageError
+from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.analysis.confidence_interval import SamplingBasis, profile_basis
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.marker_frames import Mark
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import DataFrame, Frame, FrameKind, Line, ModuleInfo, Profile, ValueType, find_function
 from pyprof.model.walk_result import Trust
-from pyprof.records import dataclass, field, replace
 
 MIN_EFFECTIVE_SAMPLES = 12
 """Minimum effective number of samples of a side. Fewer leave the share of a function within ±25 % of all or more."""

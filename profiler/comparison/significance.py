@@ -18,9 +18,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.analysis.merge import recorded_until
 from pyprof.model.profile import Profile
-from pyprof.records import dataclass
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]

@@ -13,10 +13,10 @@ import tomllib
 from typing import Any
 
 from pyprof.errors import UsageError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.thread_identity import labels_of
 from pyprof.objfile.byte_source import open_regular
 from pyprof.options import MAX_RATE_HZ, NATIVE_VIEWS, SIMPLE_MODES
-from pyprof.records import dataclass
 
 _MAX_BYTES = 1 << 20
 _MAX_DOTS = 1000

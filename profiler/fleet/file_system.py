@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from pyprof.errors import OutputError
 from pyprof.exporters import output_file
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 MIN_FREE_BYTES = 1 << 20
 """Number of free bytes up to which a disk counts as full, once a file could not be written."""

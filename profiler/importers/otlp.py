@@ -26,10 +26,10 @@ from pyprof.importers.protobuf import (
     read_texts,
     to_signed,
 )
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.thread_identity import Labels
 from pyprof.model.walk_result import Trust
-from pyprof.records import dataclass, replace
 
 Entry = TypeVar("Entry")
 # Field numbers of ProfilesDictionary.

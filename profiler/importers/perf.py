@@ -22,11 +22,11 @@ import numpy as np
 
 from pyprof.errors import FormatError, RecordingError
 from pyprof.importers.profile_builder import About, Builder
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import base_name
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.reason_lookup import make_note
 from pyprof.model.walk_result import Trust
-from pyprof.records import dataclass, replace
 
 _SAMPLE = re.compile(
     rb"\s*(?P<name>\S.{0,63}?)\s+(?:(?P<pid>-?\d{1,10})/)?(?P<tid>-?\d{1,10})\s+(?:\[(?P<cpu>\d{1,6})\]\s+)?"

@@ -19,13 +19,13 @@ from pyprof.importers import pprof_tables
 from pyprof.importers.pprof_tables import AT_ONCE, FrameTables, Samples, read_samples, text_at
 from pyprof.importers.profile_builder import NOBODY, About, Builder
 from pyprof.importers.protobuf import MAX_ROWS, Grouped, decode_repeated, parse_numbers, to_signed
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.integer_columns import largest_sum
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.reason_lookup import make_note
 from pyprof.model.stack_digest import SIZE, of_stack
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import LONGEST, MOST, RESERVED, Labels
-from pyprof.records import replace
 
 _GZIP = b"\x1f\x8b"
 _MAX_BYTES = 1 << 28

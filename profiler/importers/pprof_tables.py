@@ -28,13 +28,13 @@ from pyprof.importers.protobuf import (
     row_sizes,
     to_signed,
 )
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.stack_digest import of_frame
 from pyprof.model.summary import ModuleSummary, Stops, Summary
 from pyprof.model.walk_result import StackEnd, Trust
 from pyprof.recording.older_names import counter_key, problem_reason
-from pyprof.records import dataclass, replace
 
 AT_ONCE = 1 << 22
 """Number of bytes of sample rows of a pprof file that are read together."""

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError, UsageError
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.stack_quality import summary_of_part, without_evidence
 from pyprof.model.integer_columns import MAX_SUM, largest_sum
 from pyprof.model.prefix_tree import Tree
@@ -20,7 +21,6 @@ from pyprof.model.reason_lookup import Note
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import RESERVED, Labels, labels_of
 from pyprof.model.walk_result import Trust
-from pyprof.records import dataclass, replace
 
 _MAX_NS = 1 << 62
 MAX_NODES = 1 << 22

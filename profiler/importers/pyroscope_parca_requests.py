@@ -20,9 +20,9 @@ from pyprof.errors import FormatError
 from pyprof.importers import pprof
 from pyprof.importers.profile_builder import PushedProfile, add_labels, split_by_value_type, split_labels
 from pyprof.importers.protobuf import read_texts
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Profile
 from pyprof.model.thread_identity import Labels
-from pyprof.records import replace
 
 MAX_PROFILES = 1000
 """Maximum number of profiles in one push request."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 
-from pyprof.records import dataclass, field
+from pyprof.lazy_dataclasses import dataclass, field
 
 ReadMemory = Callable[[int, int], bytes]
 """Function (avma, size in bytes) that returns at most size bytes of the target's memory; shorter or empty where it is

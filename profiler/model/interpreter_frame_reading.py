@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frames import Chain
-from pyprof.records import dataclass, field
 
 _I64 = npt.NDArray[np.int64]
 

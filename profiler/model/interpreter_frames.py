@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntFlag
 from typing import NamedTuple
 
-from pyprof.records import dataclass, replace
+from pyprof.lazy_dataclasses import dataclass, replace
 
 
 class SampleState(IntFlag):

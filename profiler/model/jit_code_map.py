@@ -17,8 +17,8 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.integer_columns import distinct
-from pyprof.records import dataclass
 
 Flags = npt.NDArray[np.bool_]
 U64 = npt.NDArray[np.uint64]

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import UsageError
+from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.address_space import base_name
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.marker_frames import Mark
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import Labels, ProcessKey, ThreadKey, common, fit
 from pyprof.model.walk_result import Trust
-from pyprof.records import dataclass, field, replace
 
 if TYPE_CHECKING:
     from pyprof.comparison.result import Comparison

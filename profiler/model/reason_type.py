@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 
 class Stage(Enum):

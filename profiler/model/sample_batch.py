@@ -15,12 +15,12 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter_frames import Chain
 from pyprof.model.marker_frames import KernelStack, Mark
 from pyprof.model.thread_identity import Labels, ThreadKey, read_program_labels
-from pyprof.records import dataclass, field, replace
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.marker_frames import (
     CUTS,
@@ -31,7 +32,6 @@ from pyprof.model.marker_frames import (
 from pyprof.model.prefix_tree import rewrite
 from pyprof.model.profile import FrameKind
 from pyprof.model.walk_result import SharedFrames, StackEnd, Trust, Walk, unpacked
-from pyprof.records import dataclass, field
 
 NO_SPACE = -1
 

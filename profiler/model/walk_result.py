@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.reason_lookup import ENDS
-from pyprof.records import dataclass, field
 
 
 def lookup_pcs(pc: npt.NDArray[np.uint64], exact: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:

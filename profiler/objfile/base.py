@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Literal, Protocol
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import Module, ReadMemory, StatedId
 from pyprof.model.arch import Arch, find_arch
-from pyprof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from typing import Protocol
 import numpy as np
 
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.objfile import guarded_open, io_deadline
-from pyprof.records import dataclass, field
 
 
 class ByteSource(Protocol):

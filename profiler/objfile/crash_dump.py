@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from collections import Counter
 
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.objfile.core_file import SavedMemory
-from pyprof.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.objfile.base import ObjectFile, Segment
-from pyprof.records import dataclass
 
 NAME = ".gopclntab"
 

@@ -22,8 +22,8 @@ import stat
 from contextlib import suppress
 from functools import partial
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.objfile import io_deadline
-from pyprof.records import dataclass
 
 MAX_STEPS = 256
 MAX_LINKS = 40

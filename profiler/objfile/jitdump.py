@@ -27,7 +27,7 @@ from __future__ import annotations
 import struct
 
 from pyprof.errors import FormatError
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 SECTION = "jitdump"
 

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import AddressSpace, Module, StatedId
 from pyprof.model.reason_lookup import problem, problem_counted
 from pyprof.objfile.base import AbsentFile, ObjectFile
@@ -25,7 +26,6 @@ from pyprof.objfile.elf.memory_image import read_build_id, read_vdso_image, rebu
 from pyprof.objfile.guarded_open import Rights, current_opener
 from pyprof.objfile.mapped_file_search import Identity, find_bias, find_candidates, identify, is_accepted
 from pyprof.objfile.pe import PeFile, PeImage, find_windows_module
-from pyprof.records import dataclass, field
 
 DIFFERS = "mapped_file_replaced"
 SILENT = "file_system_timeout"

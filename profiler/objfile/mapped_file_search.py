@@ -20,13 +20,13 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Module, ReadMemory
 from pyprof.objfile import io_deadline
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
 from pyprof.objfile.elf.sections import PAGE, PT_DYNAMIC, PT_NOTE
 from pyprof.objfile.guarded_open import current_opener, open_below
-from pyprof.records import dataclass
 
 MAX_HANDLES = 4
 MAX_PROOF = 1 << 16

@@ -23,6 +23,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import base_name
 from pyprof.objfile.breakpad.records import format_guid
 from pyprof.objfile.byte_source import ByteSource, BytesSource
@@ -36,7 +37,6 @@ from pyprof.objfile.crash_dump import (
     address_mask,
     read_context,
 )
-from pyprof.records import dataclass, replace
 
 MAX_MODULES = 1 << 16
 ELF_SYSTEMS = frozenset({"linux", "android"})

@@ -11,10 +11,10 @@ import struct
 from collections.abc import Iterator
 
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.objfile.mapped_file_search import DT_DEBUG, MAX_TABLE, read_dynamic_entries
-from pyprof.records import dataclass, field
 
 _CHUNK = 1 << 16
 MAX_TEXT = 1 << 12

@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.recording.checked_rows import TableRows, check_reference
 from pyprof.recording.schema import insert_statement
-from pyprof.records import dataclass
 
 I64 = npt.NDArray[np.int64]
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError, RecordingError
+from pyprof.lazy_dataclasses import dataclass, field_names, replace
 from pyprof.model.analysis.merge import clip_gaps
 from pyprof.model.analysis.stack_quality import summary_of_part
 from pyprof.model.integer_columns import MAX_SUM, largest_sum
@@ -28,7 +29,6 @@ from pyprof.recording.column_blocks import I64, Blocks, FrameColumns, FunctionNa
 from pyprof.recording.summary_rows import read_summary
 from pyprof.recording.untrusted_recording import open_recording
 from pyprof.recording.writer import SECOND_NS
-from pyprof.records import dataclass, field_names, replace
 
 KEYS = 5
 """Number of columns of a recorded sample before its values: time, thread, stack, state, processor."""

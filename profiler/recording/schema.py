@@ -12,7 +12,7 @@ import re
 import sqlite3
 from functools import cache
 
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 APPLICATION_ID = 0x70797072
 """SQLite application id of recording files: the letters "pypr"."""

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import field_names, replace
 from pyprof.model.reason_lookup import Note, parse_note
 from pyprof.model.summary import (
     Children,
@@ -20,7 +21,6 @@ from pyprof.model.summary import (
     Summary,
 )
 from pyprof.recording.checked_rows import CellRow, TableRows, check_reference, encode_cell
-from pyprof.records import field_names, replace
 
 Value = TypeVar("Value")
 Number = TypeVar("Number", int, float)

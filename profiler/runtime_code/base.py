@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics, Problem
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import CodeName, Span
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk_result import Trust, Walk
 from pyprof.objfile.loaded_images import Image
-from pyprof.records import dataclass
 from pyprof.unwind.rules import FunctionRows, Rule
 
 I64 = npt.NDArray[np.int64]

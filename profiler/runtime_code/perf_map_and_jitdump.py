@@ -8,6 +8,7 @@ from functools import partial
 
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import CodeMap, CodeName, CodeTable, NamedRanges, Span
@@ -18,7 +19,6 @@ from pyprof.objfile.byte_source import ContentReservation, GrowingFile
 from pyprof.objfile.guarded_open import current_opener, open_below
 from pyprof.objfile.jitdump import JitdumpClosed, JitdumpReader, Loaded, Record
 from pyprof.objfile.loaded_images import SILENT
-from pyprof.records import dataclass
 from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report_problem
 from pyprof.symbolize.perfmap import PerfMapReader
 from pyprof.unwind.formats.cfi.entries import CfiSection

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import AddressSpace, Module, ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import CodeMap, CodeName, Span
@@ -20,7 +21,6 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.loaded_images import Image
 from pyprof.objfile.object_file_opening import open_memory_object
 from pyprof.objfile.target_structs import TargetStructs
-from pyprof.records import dataclass, field
 from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, module_path, report_problem
 from pyprof.unwind.formats.gdb_jit import (
     DESCRIPTOR,

@@ -20,10 +20,10 @@ from typing import Protocol
 from pyprof.collectors.linux.process_times import read_process_ns
 from pyprof.errors import RecordingError, UsageError
 from pyprof.exporters.base import Journal, JournalBeginning, Sink
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.merge import merge, recent
 from pyprof.model.profile import Profile
 from pyprof.model.reason_lookup import make_note
-from pyprof.records import dataclass, replace
 
 MAX_FILES = 10
 """Number of a flight recorder's windows in the kept time, unless a window would be shorter than MIN_S or longer

@@ -17,6 +17,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
 from pyprof.interpreters.detection_symbols import KnownSymbols, read_symbols
 from pyprof.interpreters.goroutine_offsets import GoroutineFinder
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frame_reading import GoroutineOffsets
 from pyprof.model.profile import Profile
@@ -25,7 +26,6 @@ from pyprof.objfile.crash_dump import DumpException, DumpModule
 from pyprof.objfile.guarded_open import debuginfod_cache
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import DeadTarget, is_confined
-from pyprof.records import dataclass
 from pyprof.session.goroutine_stacks import GoroutineStacks
 from pyprof.session.session import Session
 from pyprof.session.worker.file_broker import AnyObjectFile, KnownFiles, KnownFolder

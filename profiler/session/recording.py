@@ -20,9 +20,9 @@ from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import CollectorStats
 from pyprof.collectors.targets.launch import LaunchedCommand
 from pyprof.errors import PyprofError, UsageError
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
-from pyprof.records import dataclass, field
 from pyprof.session import process_priority
 from pyprof.session.shutdown_watchdog import LEAVE_S, EndFailure, await_end
 from pyprof.session.sink_delivery import Deliveries

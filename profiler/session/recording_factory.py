@@ -18,6 +18,7 @@ from pyprof.collectors.targets.launch import LaunchedCommand
 from pyprof.collectors.targets.process_selection import Selection, select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.thread_identity import labels_of
 from pyprof.options import (
     DEFAULT_FLUSH_S,
@@ -33,7 +34,6 @@ from pyprof.options import (
     StackOptions,
     TargetOptions,
 )
-from pyprof.records import replace
 from pyprof.session.pipeline.interpreter_readers import Runtimes, runs_python
 from pyprof.session.recording import Recorded, Recording
 from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient

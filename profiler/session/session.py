@@ -11,6 +11,7 @@ from pyprof.collectors.base import Collector, CollectorState
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.detection_symbols import read_symbols
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace, Module
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.profile import Profile
@@ -19,7 +20,6 @@ from pyprof.model.walk_result import lookup_pc
 from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import DEFAULT_STACK_SIZE, UnwindOptions, ViewOptions
-from pyprof.records import replace
 from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
 from pyprof.session.pipeline.batch_to_stacks import Interning
 from pyprof.session.pipeline.interpreter_merge import ChainMerger

@@ -8,7 +8,7 @@ from collections import deque
 from pyprof.collector_control import FlushProtocol
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.session.worker.file_broker_client import BROKER_GONE, BROKER_HINT
 from pyprof.session.worker.messages import Extent
 from pyprof.session.worker.sampler_loop import Sampling

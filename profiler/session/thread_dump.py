@@ -22,6 +22,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.interpreters.base import Detected
 from pyprof.interpreters.function_numbers import UNREAD
+from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.profile import Frame, Profile, ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind
@@ -29,7 +30,6 @@ from pyprof.model.thread_stacks import FrameDetail, ThreadStack, leave_out_syste
 from pyprof.model.walk_result import StackEnd
 from pyprof.objfile.guarded_open import read_file, rights_below
 from pyprof.options import CollectOptions, DumpOptions, RemoteOptions
-from pyprof.records import dataclass, field, replace
 from pyprof.session.pipeline.interpreter_readers import Runtimes
 from pyprof.session.recording_factory import check_stacks
 from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient

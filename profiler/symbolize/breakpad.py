@@ -9,9 +9,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import NamedTuple
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.objfile.breakpad.records import FuncRecord, InlineRecord, LineRecord
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
-from pyprof.records import dataclass
 from pyprof.symbolize.dwarf.source_lines import SourcePlace
 
 MAX_UNSIZED = 1 << 16

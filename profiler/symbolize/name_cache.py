@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.address_space import Module
 from pyprof.model.profile import Frame, Line, ModuleInfo
 from pyprof.model.stacks import FrameKey
@@ -26,7 +27,6 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.debug_files import Packages
 from pyprof.objfile.guarded_open import Rights
 from pyprof.objfile.loaded_images import Image
-from pyprof.records import dataclass, field, replace
 from pyprof.symbolize.breakpad import SymbolFileNames
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf.source_lines import SourceLines, SourcePlace

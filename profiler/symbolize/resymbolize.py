@@ -14,6 +14,7 @@ from functools import partial
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UsageError
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.address_space import Mapping as MappedRange
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile
@@ -25,7 +26,6 @@ from pyprof.objfile.guarded_open import current_opener, is_build_id
 from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.objfile.symbol_servers import KINDS, cached_path
-from pyprof.records import dataclass, replace
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Symbolizer
 

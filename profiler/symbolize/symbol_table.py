@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Module
-from pyprof.records import dataclass
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

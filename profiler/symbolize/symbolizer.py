@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from pyprof.diagnostics import Diagnostics, Problem
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Module
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.jit_code_map import CodeName
@@ -18,7 +19,6 @@ from pyprof.model.reason_lookup import problem
 from pyprof.model.stacks import FrameKey
 from pyprof.model.walk_result import Trust, lookup_pc
 from pyprof.objfile.loaded_images import Image, ImageStore
-from pyprof.records import dataclass
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf.attribute_forms import Deadline, OutOfTime
 from pyprof.symbolize.dwarf.source_lines import SourcePlace

@@ -22,13 +22,13 @@ import numpy as np
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError, UnsupportedArchitecture
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad.records import breakpad_id
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.guarded_open import current_opener
 from pyprof.objfile.object_file_opening import open_object_file
-from pyprof.records import dataclass, field
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf.attribute_forms import Deadline
 from pyprof.symbolize.dwarf.inlined_functions import Inlined, Inlines, Subprogram

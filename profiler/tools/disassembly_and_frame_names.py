@@ -17,10 +17,10 @@ import numpy as np
 from pyprof.collectors.linux.confinement import create_memory_file
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.arch import Arch
 from pyprof.model.profile import ModuleInfo, Profile
 from pyprof.objfile.base import ObjectFile
-from pyprof.records import dataclass, replace
 from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.resymbolize import Places, add_names, find_object_file
 from pyprof.symbolize.symbol_table import SymbolTable

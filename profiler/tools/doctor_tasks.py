@@ -10,13 +10,13 @@ from itertools import islice
 
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Module
 from pyprof.model.arch import Arch
 from pyprof.model.reason_lookup import problem, problem_of
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import UnwindOptions
-from pyprof.records import dataclass
 from pyprof.runtime_code.base import JIT, CodeSource, module_path
 from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
 from pyprof.runtime_code.perf_map_and_jitdump import FILE as JITDUMP

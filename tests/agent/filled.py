@@ -11,10 +11,10 @@ from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
 from pyprof.fleet.agent.spool import Caps, Spool, SpoolSegment
 from pyprof.fleet.wire.segment_names import SegmentName
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.marker_frames import Mark, MarkKind, cut_mark
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.walk_result import StackEnd
-from pyprof.records import replace
 from tests.exporters.profiles import golden
 
 MINUTE_NS = 60 * 10**9

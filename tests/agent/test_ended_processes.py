@@ -24,7 +24,7 @@ from pyprof.fleet.agent.process_table import ProcessTable
 from pyprof.fleet.agent.sampled_group import SampledGroup
 from pyprof.fleet.agent.scale_to_processor_time import ProcessClocks, ProcessTime, with_exact_sums
 from pyprof.fleet.configuration import TimeSpan
-from pyprof.records import replace
+from pyprof.lazy_dataclasses import replace
 from tests.agent.test_exact_sums import sums, window
 from tests.bpf.test_process_ends import ANCESTOR, load_program
 

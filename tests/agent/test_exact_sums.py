@@ -19,11 +19,11 @@ from pyprof.fleet.agent.process_rules import NOT_RECORDED
 from pyprof.fleet.agent.process_table import ObservedProcess
 from pyprof.fleet.agent.scale_to_processor_time import ProcessClocks, ProcessTime, with_exact_sums
 from pyprof.fleet.agent.windows import excess_seconds
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.marker_frames import LATE, NO_SAMPLE
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import NOT_SAMPLED_LABEL
 from pyprof.model.walk_result import Trust
-from pyprof.records import replace
 from tests.exporters.profiles import PERIOD_NS, Builder, code
 
 SPIN_NS = 50_000_000

@@ -31,8 +31,8 @@ from pyprof.fleet.agent.last_minutes import LastMinutes
 from pyprof.fleet.agent.process_table import ProcessTable
 from pyprof.fleet.agent.requested_recordings import OnDemand, RecordedNow
 from pyprof.fleet.cli.agent_record import _AgentRequest
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Profile
-from pyprof.records import replace
 from pyprof.session import recording_factory
 from tests.agent.test_control_protocol import REQUEST, connected, listening, said
 from tests.cli.support import PYPROF

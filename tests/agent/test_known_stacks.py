@@ -15,10 +15,10 @@ from pyprof.exporters.protobuf_encoding import encode_data as field
 from pyprof.importers import pprof, pprof_tables
 from pyprof.importers.profile_builder import About, Builder
 from pyprof.importers.protobuf import group_fields
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.stack_digest import SIZE
 from pyprof.model.walk_result import Trust
-from pyprof.records import replace
 from tests.agent.filled import marked
 from tests.exporters.support import export
 

@@ -18,7 +18,7 @@ from pyprof.fleet.agent.config import parse
 from pyprof.fleet.agent.health import OwnCpu
 from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, SamplingChoice, judge
 from pyprof.fleet.agent.process_table import Facts, ObservedProcess, ProcessTable, RuleSelection, choose_cgroup
-from pyprof.records import replace
+from pyprof.lazy_dataclasses import replace
 from tests.chance import most
 from tests.support import missing
 

@@ -11,7 +11,7 @@ import pytest
 
 from pyprof.cli.terminal_output import Log, log_thread_failures, printable
 from pyprof.fleet.systemd import Notifier
-from pyprof.records import replace
+from pyprof.lazy_dataclasses import replace
 from tests.agent.filled import MINUTE_NS, opened, segment
 from tests.exporters.pprof_reader import read
 from tests.exporters.profiles import golden

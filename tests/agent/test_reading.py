@@ -17,8 +17,8 @@ from pyprof.fleet.agent.windows import labelled
 from pyprof.fleet.agent.windows import segments as split
 from pyprof.fleet.configuration import TimeSpan
 from pyprof.importers import pprof_tables
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Profile, ValueType
-from pyprof.records import replace
 from tests.agent.filled import MINUTE_NS, marked, opened, segment
 from tests.exporters.profiles import golden
 from tests.exporters.support import export

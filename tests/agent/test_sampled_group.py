@@ -22,8 +22,8 @@ from pyprof.fleet.agent.process_table import ProcessTable
 from pyprof.fleet.agent.sampled_group import SampledGroup
 from pyprof.fleet.agent.scale_to_processor_time import ProcessTime
 from pyprof.fleet.agent.windows import WindowClock, WindowPart
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Profile
-from pyprof.records import replace
 from pyprof.session import recording_factory
 from tests.agent.test_exact_sums import Simulation, sums, window
 from tests.hostile.test_endings import until

@@ -17,11 +17,11 @@ from pyprof.fleet.agent.process_table import ProcessLabels
 from pyprof.fleet.agent.scale_to_processor_time import ProcessTime
 from pyprof.fleet.agent.windows import WindowPart, labelled, packed, restored, segments
 from pyprof.importers import pprof
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.profile import Profile, ValueType
 from pyprof.model.reason_lookup import Note, join_pids, make_note
 from pyprof.model.thread_identity import ProcessKey
-from pyprof.records import replace
 from pyprof.session.worker import response_codec
 from tests.exporters.profiles import golden
 

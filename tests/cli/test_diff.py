@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from pyprof.cli.comparison_table import table
-from pyprof.records import replace
+from pyprof.lazy_dataclasses import replace
 from tests.cli.support import one_sentence, pyprof
 from tests.comparison.simulated import SHARES, recording, web_server
 from tests.exporters.profiles import golden

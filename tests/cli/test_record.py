@@ -18,8 +18,8 @@ import pyprof as api
 from pyprof.cli.window_writer import WindowOptions, WindowWriter
 from pyprof.exporters import registry
 from pyprof.exporters.base import ExportOptions
+from pyprof.lazy_dataclasses import replace
 from pyprof.options import RecordOptions
-from pyprof.records import replace
 from pyprof.session.recording import Recorded
 from tests.cli.support import BUSY, PYPROF, SLEEPY, newest, pyprof, python
 from tests.collapsed import sampled

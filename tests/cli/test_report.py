@@ -11,11 +11,11 @@ import pytest
 
 from pyprof.cli.arguments import moment, seconds_since
 from pyprof.exporters.base import ExportOptions
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile
 from pyprof.model.summary import FunctionsMissing, Language
 from pyprof.model.walk_result import Trust
 from pyprof.recording.reader import load_recording
-from pyprof.records import replace
 from tests.cli.support import one_sentence, pyprof
 from tests.exporters.profiles import START_NS, golden
 from tests.exporters.support import export

@@ -21,9 +21,9 @@ from pyprof.collectors.plan import (
     missing_capabilities,
 )
 from pyprof.errors import AccessDenied, NotTraceable, PyprofError
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.reason_lookup import SENTENCES
 from pyprof.options import AUTO, CollectOptions
-from pyprof.records import replace
 
 BPF_AND_PERFMON, SYS_ADMIN = 1 << 39 | 1 << 38, 1 << 21
 NO_PERF = CollectorRefused("no perf_events", "sysctl")

@@ -22,10 +22,10 @@ from pyprof.collectors.routing.router import Router
 from pyprof.collectors.targets.process_selection import InterpreterReaders, Request, Selection, select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError, UsageError
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.arch import AARCH64
 from pyprof.model.reason_lookup import make_note
 from pyprof.options import AUTO, CollectOptions, TargetOptions
-from pyprof.records import replace
 
 OPTIONS = CollectOptions()
 LEVEL2 = PlanFacts("x86_64", (6, 12), perf_user_only=True)

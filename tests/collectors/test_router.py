@@ -26,12 +26,12 @@ from pyprof.collectors.routing.planner import Planner
 from pyprof.collectors.routing.router import Router
 from pyprof.collectors.routing.stop_fallback import sum_stats
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.arch import X86_64
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reason_lookup import Note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
-from pyprof.records import replace
 
 ROOT = PlanFacts("x86_64", (6, 12), 1 << 39 | 1 << 38)
 USER = replace(ROOT, capabilities=0)

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 import pyprof
 from pyprof.comparison import compare as comparing
 from pyprof.errors import OutputError, UsageError
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.function_costs import costs
 from pyprof.model.analysis.merge import merge
 from pyprof.model.profile import Profile, ValueType
-from pyprof.records import replace
 from tests.comparison.simulated import SHARES, recording
 from tests.exporters.profiles import golden, profiles
 

@@ -129,7 +129,7 @@ def test_what_happened_once_is_no_evidence_however_much_it_is() -> None:
 
 def test_slow_waves_are_no_change() -> None:
     """Compare recordings of a program with two phases of a quarter of a minute, each of which has different phases."""
-    from pyprof.records import replace
+    from pyprof.lazy_dataclasses import replace
 
     def waves(seed: int, shift: float) -> Profile:
         whole = recording(seed, bursts={})

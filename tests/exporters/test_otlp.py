@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 
 from pyprof.exporters.display_names import frame_levels
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Profile
 from pyprof.model.untrusted_text import clean_text
-from pyprof.records import replace
 from tests.exporters.profiles import LABELS, LIBC, Builder, code, golden, profiles
 from tests.exporters.support import PLAIN, export
 from tests.support import missing

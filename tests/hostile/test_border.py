@@ -24,6 +24,7 @@ from pyprof.collectors.gdb.threads import parse_description
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.errors import PyprofError
 from pyprof.importers import collapsed, perf, pprof, speedscope
+from pyprof.lazy_dataclasses import field_names, is_record
 from pyprof.model.address_space import Mapping
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core_file import read_notes
@@ -31,7 +32,6 @@ from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.jitdump import JitdumpReader
 from pyprof.objfile.minidump import read_microdump, read_minidump
 from pyprof.recording.column_blocks import unpack_columns
-from pyprof.records import field_names, is_record
 from tests.fuzz.readers import READERS
 from tests.fuzz.seeds import seeds
 from tests.support import BUILDS

@@ -19,8 +19,8 @@ from pyprof.errors import FormatError
 from pyprof.exporters.protobuf_encoding import encode_data, encode_number, encode_packed
 from pyprof.importers import otlp, pprof, pyroscope_parca_requests
 from pyprof.importers.profile_builder import PushedProfile, split_by_value_type
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import FrameKind, Profile, ValueType
-from pyprof.records import replace
 from tests.exporters.profiles import golden
 from tests.exporters.support import export
 from tests.fuzz.readers import pushed as use

@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 from pyprof.errors import FormatError
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.runtime_code.hotspot.thread_names import JavaThreadNames
 from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs
 from tests.jit.memory import Memory

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.jit_code_map import ALWAYS, NEVER, CodeTable, NamedRanges
-from pyprof.records import dataclass
 
 Line = tuple[int, int, str]
 

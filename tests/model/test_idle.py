@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.idle_waits import LAUNCHERS, NATIVE, PYTHON, STARTS, idle_waits, without_idle
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.reason_lookup import make_note
 from pyprof.model.walk_result import StackEnd, Trust
-from pyprof.records import replace
 from tests.exporters.profiles import golden
 
 MODULES = (

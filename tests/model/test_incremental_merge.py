@@ -7,9 +7,9 @@ import pytest
 
 from pyprof.cli.live import snapshots as module
 from pyprof.cli.live.snapshots import WindowMerger
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.function_costs import costs
 from pyprof.model.profile import Profile
-from pyprof.records import replace
 from tests.exporters.profiles import golden
 
 

@@ -10,11 +10,11 @@ import pytest
 from pyprof import load
 from pyprof.errors import UsageError
 from pyprof.importers.pprof import MAX_LABELLED, read_pprof
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.merge import merge
 from pyprof.model.profile import Profile
 from pyprof.model.reason_lookup import make_note
 from pyprof.model.thread_identity import MOST, labels_of
-from pyprof.records import replace
 from tests.exporters.firefox_profile import read as read_firefox
 from tests.exporters.pprof_reader import read as load_pprof
 from tests.exporters.profiles import Builder, code, golden

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.errors import MissingLibrary, OutputError, UsageError
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.function_costs import costs, functions_of
 from pyprof.model.analysis.stack_quality import summary_of_part
 from pyprof.model.profile import _FUNCTIONS, FrameKind, Profile, find_function
 from pyprof.model.summary import Summary
-from pyprof.records import replace
 from tests.exporters.profiles import Builder, code, deep, golden, marker, profiles
 
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.confidence_interval import (
     CONFIDENCE,
     basis_of_sums,
@@ -16,7 +17,6 @@ from pyprof.model.analysis.confidence_interval import (
     wilson,
 )
 from pyprof.model.profile import ValueType
-from pyprof.records import replace
 from tests.exporters.profiles import golden
 
 TRIALS = 4000

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace, Mapping, StatedId
 from pyprof.model.arch import X86_64
 from pyprof.objfile.pe import PeFile, PeImage, find_windows_module
-from pyprof.records import replace
 from pyprof.symbolize.elf_symtab import read_symbol_rows, read_symbol_sources
 from tests.unwind.windows_module import BASE as MODULE_BASE
 from tests.unwind.windows_module import TEXT, XDATA, windows_module

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pyprof.collectors.perf import address_spaces
 from pyprof.collectors.perf.address_spaces import MappingHistory, MappingLayout
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import Mapping
-from pyprof.records import replace
 
 NO_PROCESS = 2**22 + 5
 """A pid above the kernel's maximum."""

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from pyprof.errors import PyprofError, RecordingError
+from pyprof.lazy_dataclasses import replace
 from pyprof.recording.column_blocks import pack_columns, unpack_texts
 from pyprof.recording.reader import KEYS, MAX_VALUES, load_recording
 from pyprof.recording.schema import PAGE, SCHEMA, VERSION
 from pyprof.recording.sql_views import open_query
-from pyprof.records import replace
 from tests.exporters.profiles import golden
 from tests.recording.fuzzed import packed_blocks, seed
 from tests.recording.support import COLUMNS, bare, edited, repacked, stored

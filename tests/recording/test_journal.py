@@ -17,11 +17,11 @@ import pytest
 
 from pyprof.errors import RecordingError
 from pyprof.exporters.base import JournalBeginning, JournalPart, SampleColumns
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Frame, Profile, ThreadInfo
 from pyprof.recording import writer as journal
 from pyprof.recording.reader import INTERRUPTED, load_recording
 from pyprof.recording.writer import FileJournal, TableWriter
-from pyprof.records import replace
 from tests.exporters.profiles import code, golden
 from tests.exporters.support import THREADS, export
 from tests.warm import run as pyprof

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 
 import pyprof
 from pyprof.exporters.registry import format_names
+from pyprof.lazy_dataclasses import field_names, replace
 from pyprof.model.marker_frames import NOT_SAMPLED, Mark, MarkKind, cut_mark
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.summary import Summary
@@ -18,7 +19,6 @@ from pyprof.model.walk_result import StackEnd, Trust
 from pyprof.recording.reader import load_recording
 from pyprof.recording.schema import VERSION
 from pyprof.recording.sql_views import open_query
-from pyprof.records import field_names, replace
 from tests.exporters.profiles import Builder, code, golden, marker, profiles
 from tests.exporters.support import THREADS, export
 from tests.recording.support import FIXTURES, edited, stored

@@ -32,6 +32,7 @@ import numpy.typing as npt
 from pyprof.collectors.base import BUCKETS, Collector, CollectorStats, Feedback, Pauses
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import field_names, replace
 from pyprof.model.address_space import AddressSpace, Module, ReadMemory
 from pyprof.model.address_space import Mapping as ModuleMapping
 from pyprof.model.arch import ARCHES, Arch
@@ -40,7 +41,6 @@ from pyprof.model.marker_frames import Blocked, KernelFrame
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reason_lookup import make_note, parse_note
 from pyprof.model.sample_batch import Piece, SampleBatch, StackSlab
-from pyprof.records import field_names, replace
 
 VERSION = 1
 PAGE = 4096

@@ -26,7 +26,7 @@ from pyprof.fleet.server.store.database import Store
 from pyprof.fleet.server.store.sql_engine import Dialect, Engine, StoreError, address, literal, migrate, opened
 from pyprof.fleet.server.store.table_blocks import Block
 from pyprof.fleet.wire.segment_names import SegmentName
-from pyprof.records import replace
+from pyprof.lazy_dataclasses import replace
 from tests.agent.filled import MINUTE_NS
 from tests.server.serving import windows
 

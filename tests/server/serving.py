@@ -18,8 +18,8 @@ from typing import Any
 
 from pyprof.fleet.agent.spool import SpoolSegment
 from pyprof.fleet.wire.segment_names import SegmentName
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Profile
-from pyprof.records import replace
 from tests.agent.filled import marked, segment
 
 PATIENCE_S = 60

@@ -21,7 +21,7 @@ from pyprof.fleet.server.authorization import INTERVAL_S, STATUS, UNLOGGED, Refu
 from pyprof.fleet.server.config import ServerConfig
 from pyprof.fleet.server.health_and_metrics import DISK_FULL, FAILURES, STORE_FAILED, ServerHealth
 from pyprof.fleet.server.store.sql_engine import StoreError
-from pyprof.records import replace
+from pyprof.lazy_dataclasses import replace
 from tests.server.cluster import cluster
 from tests.server.serving import served, windows
 from tests.small_disk import only_root, small_disk

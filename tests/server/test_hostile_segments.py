@@ -16,10 +16,10 @@ from pyprof.fleet.server.store import table_blocks
 from pyprof.fleet.server.store.database import StoredRowCache
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.importers.profile_builder import About, Builder, function_frame
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.thread_identity import Labels
 from pyprof.model.walk_result import Trust
-from pyprof.records import replace
 from tests.exporters.support import export
 
 pytestmark = pytest.mark.system

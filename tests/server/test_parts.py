@@ -33,7 +33,7 @@ from pyprof.fleet.server.store.sql_engine import (
 )
 from pyprof.fleet.wire.segment_names import PART
 from pyprof.importers import pprof
-from pyprof.records import replace
+from pyprof.lazy_dataclasses import replace
 from tests import warm
 from tests.agent.filled import marked
 from tests.server.serving import name_of, windows

@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.exporters.protobuf_encoding import encode_data
 from pyprof.fleet.server.ingest.foreign_pushes import ForeignPush
-from pyprof.records import replace
+from pyprof.lazy_dataclasses import replace
 from tests.exporters.profiles import golden
 from tests.exporters.support import export
 from tests.server.serving import Served, served

@@ -11,8 +11,8 @@ from pyprof.fleet.server.authorization import Refused
 from pyprof.fleet.server.ingest.segment_rows import file_offset, frame_of, module_of, text_of
 from pyprof.fleet.server.store.symbol_files import SymbolFiles
 from pyprof.importers import pprof
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Frame, Profile
-from pyprof.records import replace
 from tests.agent.filled import marked, segment
 from tests.server.test_parts import FullDisk
 

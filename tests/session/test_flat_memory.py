@@ -27,6 +27,7 @@ from pyprof.exporters.base import JournalBeginning
 from pyprof.interpreters.cpython.code_objects import PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.function_numbers import FunctionTable
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import AddressSpace, Mapping, ProgramImage
 from pyprof.model.arch import X86_64
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
@@ -34,7 +35,6 @@ from pyprof.model.profile import Profile, ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, StackSlab
 from pyprof.model.thread_identity import ThreadKey
 from pyprof.options import UnwindOptions, ViewOptions
-from pyprof.records import dataclass, replace
 from pyprof.session.pipeline.interpreter_readers import Runtimes
 from pyprof.session.worker.messages import Extent, NamingOptions
 from pyprof.session.worker.sampler_loop import Sampling

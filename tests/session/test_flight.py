@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.errors import RecordingError, UsageError
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Profile
-from pyprof.records import replace
 from pyprof.session.flight_recorder import (
     LOOK_S,
     UNREADABLE,

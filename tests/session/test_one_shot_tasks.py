@@ -8,7 +8,7 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.session.worker.response_codec import WorkerFailed
 from pyprof.session.worker.worker_client import Examiner
 from pyprof.session.worker.worker_process import Worker, WorkerDied, forked

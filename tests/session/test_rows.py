@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.records import field_names
+from pyprof.lazy_dataclasses import field_names
 from pyprof.session.pipeline import sample_rows as under_test
 from pyprof.session.pipeline.sample_rows import UNKNOWN, Rows, RowStore, no_lengths
 

@@ -30,7 +30,7 @@ OF_OTHERS = {
     "pyprof.interpreters.cpython.interpreter": "the sampler, which reads frames; the worker only names them",
     "pyprof.model.profile": "what a user of the library does with a profile",
     "pyprof.objfile.breakpad.symbol_store": "--symbols, whose worker keeps its rights",
-    "pyprof.records": "what shows a record's signature (inspect)",
+    "pyprof.lazy_dataclasses": "what shows a record's signature (inspect)",
     "pyprof.unwind.module_sources": "--symbols, whose worker keeps its rights",
     "pyprof.collectors.registry": "the sampler",
     "pyprof.session.recording": "the sampler",

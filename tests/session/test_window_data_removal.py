@@ -28,10 +28,10 @@ from pyprof.collectors.routing.router import Router
 from pyprof.collectors.routing.stop_fallback import PartialStops
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics, Problem
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace, ProgramImage
 from pyprof.objfile.base import ObjectFile
 from pyprof.options import UnwindOptions
-from pyprof.records import replace
 from pyprof.session.own_resources import OwnHeap
 from pyprof.session.pipeline.sample_windows import Window
 from pyprof.session.session import MAX_CACHED_WINDOWS, Session

@@ -27,7 +27,7 @@ from pyprof.fleet.agent import health, spool_query
 from pyprof.fleet.agent.control_socket import NAME
 from pyprof.fleet.configuration import TimeSpan
 from pyprof.fleet.wire.segment_names import SegmentName
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 DURABLE_S = 10.0
 FASTER = 100

@@ -15,7 +15,7 @@ from pyprof.fleet.agent import config
 from pyprof.fleet.agent.agent import Agent
 from pyprof.fleet.agent.config import AgentConfig
 from pyprof.fleet.systemd import Notifier
-from pyprof.records import replace
+from pyprof.lazy_dataclasses import replace
 
 DAYS_OF_AGE = 0.5
 MAX_AGE_S = DAYS_OF_AGE * 86_400 / 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyprof.records import replace
+from pyprof.lazy_dataclasses import replace
 from tests.survival.agents import Measured, judged, lost_s
 from tests.survival.fast_agent import MAX_AGE_S, MAX_BYTES
 

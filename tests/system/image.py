@@ -10,7 +10,7 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 from typing import BinaryIO
 
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 from tests.support import PROGRAMS, need
 from tests.system.programs import PROGRAMS_OF_GUEST
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from pyprof.diagnostics import Diagnostics
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
 from pyprof.model.sample_batch import SampleBatch, StackSlab
 from pyprof.model.walk_result import Trust, Walk
 from pyprof.options import UnwindOptions
-from pyprof.records import replace
 from pyprof.unwind import native_walk, unwinder
 from pyprof.unwind.interned_rules import RuleTable
 from pyprof.unwind.native_walk import BatchResult, NativeWalker, WalkerState, Why

@@ -18,9 +18,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile, Segment
-from pyprof.records import dataclass
 from pyprof.unwind.code_analysis.frame_state import AT_CFA, AT_POINTER, NOT_KNOWN, FrameRow, with_sp
 from pyprof.unwind.code_analysis.function_index import FunctionIndex
 from pyprof.unwind.code_analysis.function_states import (

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.arch.x86_instructions import LONGEST, begins_with_prologue
-from pyprof.records import dataclass, field
 from pyprof.unwind.code_analysis.frame_state import FrameRow, FrameState, make_row
 from pyprof.unwind.code_analysis.x86_instructions import RBP, RSP, X86Instruction, decode
 

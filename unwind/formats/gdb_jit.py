@@ -13,10 +13,10 @@ from __future__ import annotations
 import struct
 
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.objfile.target_structs import TargetStructs
-from pyprof.records import dataclass
 
 DESCRIPTOR = b"__jit_debug_descriptor"
 SECTION = "gdb jit list"

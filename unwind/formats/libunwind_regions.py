@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.arch import Arch
-from pyprof.records import dataclass, field, replace
 from pyprof.unwind.formats.libunwind_registrations import Op, Region, Tag
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 

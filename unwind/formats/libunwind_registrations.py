@@ -43,11 +43,11 @@ import numpy as np
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.target_structs import TargetStructs
-from pyprof.records import dataclass, replace
 from pyprof.unwind.formats.cfi.entries import CfiEntries, CfiSection
 from pyprof.unwind.formats.cfi.program import CfiPrograms
 from pyprof.unwind.formats.cfi.sections import CfiTable

@@ -33,8 +33,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
-from pyprof.records import dataclass
 from pyprof.unwind.dwarf_expressions import encode_deref, encode_register_plus
 from pyprof.unwind.rules import UNDEFINED, RegKind, RegRule, Rule
 

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.sample_batch import Piece
 from pyprof.model.walk_result import SharedFrames
-from pyprof.records import dataclass
 from pyprof.unwind.interned_rules import RuleTable
 from pyprof.unwind.native_walk import UNKNOWN, FrameRun
 from pyprof.unwind.reference_unwinder import CachedFrames, LaneWalk

@@ -21,10 +21,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.arch import Arch
 from pyprof.model.sample_batch import OuterStack, Piece, SampleBatch, StackSlab
 from pyprof.model.walk_result import SharedFrames, StackEnd, Trust
-from pyprof.records import replace
 from pyprof.unwind.heuristics.deep_stack_reuse import (
     DeepStackReuse,
     FramePath,

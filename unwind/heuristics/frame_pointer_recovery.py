@@ -26,11 +26,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.arch.definition import Depth, FrameCode
 from pyprof.model.walk_result import StackEnd, Trust, lookup_pc
-from pyprof.records import dataclass
 from pyprof.unwind.heuristics.call_evidence import MAX_FUNCTION, CallEvidence, CallSites
 from pyprof.unwind.heuristics.code_checks import SpaceCode
 from pyprof.unwind.heuristics.frame_pointers import returns_to_trampoline

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from pyprof.cli.arguments import TABLES
 from pyprof.cli.terminal_tables import by_caller
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.analysis.function_costs import START_UP, TreeSums, functions_of
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
-from pyprof.records import dataclass
 
 MAX_ROWS = 50_000
 """Maximum number of rows of one table of costs; the cheapest ones are dropped."""

@@ -16,12 +16,12 @@ from pyprof.cli.text_format import duration
 from pyprof.errors import PyprofError, UsageError
 from pyprof.exporters import output_file, registry
 from pyprof.exporters.base import ExportOptions
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.idle_waits import hidden_waits, without_idle
 from pyprof.model.analysis.merge import JoinedTables
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.profile import Frame, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import summed
-from pyprof.records import dataclass, replace
 from pyprof.session.recording import Recorded
 
 MAX_SAMPLES = 1_000_000

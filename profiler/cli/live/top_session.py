@@ -27,9 +27,9 @@ from pyprof.cli.live.view import Around, View, pressed, rows
 from pyprof.cli.terminal_output import advice, complain, failure, line
 from pyprof.collectors.targets.launch import LaunchedCommand, launch
 from pyprof.errors import PyprofError
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.idle_waits import without_idle
 from pyprof.options import SIMPLE_MODES, RecordOptions, TargetOptions
-from pyprof.records import dataclass, replace
 from pyprof.session import process_priority, recording_factory
 from pyprof.session.recording import Recorded, Recording
 from pyprof.session.worker.worker_process import forked, freeze_loaded_objects, spawned

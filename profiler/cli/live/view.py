@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from pyprof.cli.arguments import DEFAULT_SPAN_S, SORTS, SPANS_S, TABLES
 from pyprof.cli.live.costs import RowCost, Table, TopRow
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.function_costs import PASSED_ON, START_UP
-from pyprof.records import dataclass, replace
 
 Shown = Sequence[tuple[TopRow, RowCost]]
 

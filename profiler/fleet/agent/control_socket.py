@@ -38,9 +38,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from pyprof.errors import AccessDenied, FormatError, PyprofError, UsageError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.fleet_reasons import ASKS
 from pyprof.options import MAX_RATE_HZ, SIMPLE_MODES
-from pyprof.records import dataclass
 
 MAX_LINE = 4096
 MAX_S = 300.0

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 AIM = 0.9
 """Fraction of the budget that a change of the agent's effort aims at, because the load differs from

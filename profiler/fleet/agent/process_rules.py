@@ -12,8 +12,8 @@ from fnmatch import translate
 from functools import lru_cache
 
 from pyprof.fleet.configuration import Wrong
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.thread_identity import LONGEST, Labels
-from pyprof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

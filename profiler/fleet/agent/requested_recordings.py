@@ -22,10 +22,10 @@ from pyprof.fleet.agent.process_rules import SamplingChoice
 from pyprof.fleet.agent.process_table import ProcessTable, selected
 from pyprof.fleet.agent.sampled_group import FLUSH_S, IS_CONFINED, SampledGroup
 from pyprof.fleet.agent.windows import labelled
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.profile import Profile
 from pyprof.objfile.byte_source import open_regular
 from pyprof.options import RecordOptions
-from pyprof.records import dataclass
 from pyprof.session import recording_factory
 from pyprof.session.recording import Recording
 

@@ -34,11 +34,11 @@ from pyprof.collectors.linux.process_times import (
     read_times,
 )
 from pyprof.fleet.agent.process_table import ObservedProcess
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.stack_quality import summary_of_part
 from pyprof.model.marker_frames import NO_SAMPLE, UNSAMPLED
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.model.walk_result import Trust
-from pyprof.records import dataclass, replace
 
 _POLL_NS = 1_000_000_000
 _REST = 5_000

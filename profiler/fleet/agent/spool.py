@@ -30,7 +30,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent.last_minutes import NOT_KEPT
 from pyprof.fleet.file_system import Disk
 from pyprof.fleet.wire.segment_names import SegmentName, is_day, is_part
-from pyprof.records import dataclass, field
+from pyprof.lazy_dataclasses import dataclass, field
 
 
 class Excess(IntEnum):

@@ -21,6 +21,7 @@ from pyprof.fleet.file_system import Disk
 from pyprof.fleet.wire.segment_names import SegmentName, is_day
 from pyprof.importers import pprof
 from pyprof.importers.profile_builder import About, Builder
+from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.analysis.compiler_command_lines import program_name
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.prefix_tree import Tree, rewrite
@@ -29,7 +30,6 @@ from pyprof.model.reason_lookup import make_note
 from pyprof.model.summary import Summary, summed
 from pyprof.model.walk_result import Trust
 from pyprof.recording.untrusted_recording import read_bytes
-from pyprof.records import dataclass, field, replace
 
 MAX_SAMPLES = 4_000_000
 """Maximum number of different (window, thread, stack) in a query of a spool."""

@@ -18,10 +18,10 @@ from pyprof.fleet.agent.spool import QUEUE
 from pyprof.fleet.configuration import SINK_NAME, TimeSpan
 from pyprof.fleet.file_system import Disk
 from pyprof.fleet.wire.segment_names import SegmentName
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.walk_result import StackEnd
 from pyprof.options import SIMPLE_MODES
-from pyprof.records import dataclass
 
 _MIN_SHARE = 0.01
 _MAX_FILES = 20

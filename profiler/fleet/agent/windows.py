@@ -32,13 +32,13 @@ from pyprof.fleet.agent.process_table import ProcessLabels
 from pyprof.fleet.agent.scale_to_processor_time import ProcessTime, summed_times, with_exact_sums
 from pyprof.fleet.agent.spool import SpoolSegment
 from pyprof.fleet.wire.segment_names import OTHER, SegmentName
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.confidence_interval import profile_basis
 from pyprof.model.analysis.merge import merge
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.profile import Profile
 from pyprof.model.reason_lookup import Note, make_note, notes_about, parse_note
 from pyprof.objfile.byte_source import open_regular
-from pyprof.records import dataclass, replace
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.message_channel import Part
 

@@ -159,7 +159,7 @@ def _load(arguments: argparse.Namespace) -> AgentConfig:
     """
     from pyprof.fleet import configuration
     from pyprof.fleet.agent import config
-    from pyprof.records import replace
+    from pyprof.lazy_dataclasses import replace
 
     if arguments.config is None:
         found = config.without_file()

@@ -26,8 +26,8 @@ from pyprof.fleet.agent.spool_status import QueueState, SpoolState, Unnamed, for
 from pyprof.fleet.configuration import TimeSpan, moment
 from pyprof.fleet.wire.push_verdicts import NotSent, RefusedForGood, SegmentSink, cause_and_hint
 from pyprof.fleet.wire.segment_names import SegmentName
+from pyprof.lazy_dataclasses import field_names, is_record
 from pyprof.objfile.byte_source import open_regular
-from pyprof.records import field_names, is_record
 
 _CONFIG = "/etc/pyprof/agent.toml"
 

@@ -35,10 +35,10 @@ from pyprof.fleet.agent.control_socket import (
     answers,
     connected,
 )
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.merge import merge
 from pyprof.model.analysis.sample_filter import of_threads, selected
 from pyprof.model.profile import Profile
-from pyprof.records import replace
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 

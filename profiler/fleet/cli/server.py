@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pyprof.fleet.configuration import BadConfig
     from pyprof.fleet.server import config, lifecycle
     from pyprof.fleet.server.store import sql_engine
-    from pyprof.records import replace
+    from pyprof.lazy_dataclasses import replace
 
     if arguments.print_config:
         print(config.printed(), end="")

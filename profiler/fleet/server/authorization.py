@@ -11,8 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.fleet_reasons import REQUESTS
-from pyprof.records import dataclass
 
 WRITE, READ = "write", "read"
 COOKIE = "pyprof_token"

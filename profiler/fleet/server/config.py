@@ -13,7 +13,7 @@ from pyprof.fleet.server.authorization import READ, WRITE, Tenant
 from pyprof.fleet.server.store.sql_engine import PASSWORD_VARIABLE, StoreAddress, address
 from pyprof.fleet.wire.push_client import secret
 from pyprof.fleet.wire.push_verdicts import NotSent
-from pyprof.records import dataclass, replace
+from pyprof.lazy_dataclasses import dataclass, replace
 
 _MAX_TENANTS = 1000
 _MIN_TOKEN = 16

@@ -21,7 +21,7 @@ from pyprof.fleet.server.store.database import Store
 from pyprof.fleet.server.store.sql_engine import opened
 from pyprof.fleet.server.store.symbol_files import SymbolFiles
 from pyprof.fleet.systemd import Notifier
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 Say = Callable[..., None]
 _GRACE_S = 1

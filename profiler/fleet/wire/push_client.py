@@ -34,9 +34,9 @@ import orjson
 
 from pyprof.errors import FormatError, OutputError
 from pyprof.fleet.wire.push_verdicts import NO_REASON, NotSent, RefusedForGood, StatedReason, judge_grpc, judge_http
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.objfile.byte_source import open_regular
 from pyprof.objfile.symbol_servers import RequestDeadline, build_opener
-from pyprof.records import dataclass, field
 
 _MAX_BYTES = 1 << 16
 _OTHERS = stat.S_IRWXO | stat.S_IWGRP

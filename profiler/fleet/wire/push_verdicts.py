@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Protocol
 
 from pyprof.fleet.wire.segment_names import SegmentName
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.fleet_reasons import PUSH, REQUESTS
-from pyprof.records import dataclass
 
 LATER = {
     word: f"push_later_{word}"

@@ -10,7 +10,7 @@ import uuid
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 SUFFIX = ".pb.gz"
 PART = ".part"

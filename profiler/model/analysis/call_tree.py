@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.analysis.function_costs import Function, functions_of
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import FrameKind, Profile
-from pyprof.records import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, eq=False)

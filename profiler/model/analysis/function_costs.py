@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile
-from pyprof.records import dataclass
 
 _SYSTEM_LIBRARY = re.compile(r"/(?:usr/)?lib(?:32|64|x32)?/.*\.so(?:\.[\d.]*)?(?: \(deleted\))?", re.DOTALL)
 _C_LIBRARY = re.compile(

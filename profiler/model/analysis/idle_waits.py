@@ -18,13 +18,13 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import base_name
 from pyprof.model.analysis.function_costs import START_UP
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.reason_lookup import make_note
-from pyprof.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

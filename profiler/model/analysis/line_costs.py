@@ -10,9 +10,9 @@ from collections.abc import Collection
 
 import numpy as np
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.analysis.function_costs import Function, TreeSums, functions_of
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
-from pyprof.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)

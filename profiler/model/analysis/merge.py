@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import UsageError
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.stack_quality import summary_of_part
 from pyprof.model.integer_columns import MAX_SUM, largest_sum
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, ModuleInfo, Profile, Span, ThreadInfo
 from pyprof.model.summary import Summary, summed
-from pyprof.records import replace
 
 
 class JoinedTables:

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import UsageError
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.function_costs import functions_of
 from pyprof.model.analysis.merge import clip_gaps
 from pyprof.model.analysis.stack_quality import summary_of_part
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, Profile, ThreadInfo
-from pyprof.records import replace
 
 Pattern = str | re.Pattern[str]
 Mask = npt.NDArray[np.bool_]

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.diagnostics import Problem
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.integer_columns import distinct
 from pyprof.model.interpreter_frames import SampleState
 from pyprof.model.marker_frames import UNSAMPLED, MarkKind
@@ -27,7 +28,6 @@ from pyprof.model.summary import (
     lacks,
 )
 from pyprof.model.walk_result import StackEnd, Trust
-from pyprof.records import dataclass, replace
 
 FRAMES_MISSING = SampleState.BROKEN_CHAIN | SampleState.LONG_CHAIN | SampleState.NO_RUN
 """Flags (SampleState) of a sample in whose stack some functions of the interpreter are missing."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.arch import syscalls
 from pyprof.model.arch.definition import Arch, CallConvention, EhReturn, FrameChain, Kernel, SigFrame, Signals
-from pyprof.records import replace
 
 
 def _aarch64_follows_call(code: bytes) -> bool:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
-from pyprof.records import dataclass, field
+from pyprof.lazy_dataclasses import dataclass, field
 
 
 def _unknown_size(code: bytes) -> int:

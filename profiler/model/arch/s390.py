@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.arch.definition import Arch, CallConvention, FrameChain, Kernel, SigFrame, Signals, never
-from pyprof.records import replace
 
 
 def _s390x_follows_call(code: bytes) -> bool:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.arch import syscalls
 from pyprof.model.arch.definition import Arch, CallConvention, EhReturn, FrameChain, Kernel, PltCode, SigFrame, Signals
 from pyprof.model.arch.x86_instructions import frame_code
-from pyprof.records import replace
 
 COLUMNS = (0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15)
 """Column of each x86-64 register, by the register's number in an instruction."""

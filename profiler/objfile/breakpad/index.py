@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.objfile.byte_source import ByteSource
-from pyprof.records import dataclass, field
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

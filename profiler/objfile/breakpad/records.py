@@ -10,10 +10,10 @@ src/common/module.cc of Breakpad.
 
 from __future__ import annotations
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import StatedId
 from pyprof.model.arch import find_arch
 from pyprof.objfile.base import ObjectFile
-from pyprof.records import dataclass
 
 MAX_NUMBER = 1 << 64
 

@@ -34,9 +34,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.objfile.base import Section, Segment, UnwindTable
 from pyprof.objfile.byte_source import hold_bytes
-from pyprof.records import dataclass
 
 if TYPE_CHECKING:
     from pyprof.objfile.elf.file import ElfFile

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 
 from pyprof.errors import FormatError
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs
 
 MAX_HEAPS = 16

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.runtime_code.hotspot.code_cache import Blob
 from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs
 

@@ -18,8 +18,8 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
-from pyprof.records import dataclass
 from pyprof.runtime_code.hotspot.code_cache import Blob
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import ReadMemory
-from pyprof.records import dataclass
 
 MAX_ENTRIES = 1 << 14
 """Maximum number of entries of an array in HotSpot's vmStructs. JDK 25 has 2,900 fields."""

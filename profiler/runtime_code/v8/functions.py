@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.runtime_code.v8.heap import V8Heap, flag_word, smi
 
 MAX_NAME = 512

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import ReadMemory
-from pyprof.records import dataclass
 
 SYMBOL_PREFIXES = (b"Builtins_", b"v8dbg_", b"_ZN2v88internal7Version6", b"v8_Default_embedded_blob_code_")
 """First letters of the symbols that read_layout() and the engine need."""

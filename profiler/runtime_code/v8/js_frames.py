@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.records import dataclass, field
 from pyprof.runtime_code.base import Ranges
 from pyprof.runtime_code.v8.functions import MAX_DEPTH, JsFunction, JsFunctions, JsPositionTable, unpack_position
 from pyprof.runtime_code.v8.heap import V8Heap, V8Layout, read_layout, smi

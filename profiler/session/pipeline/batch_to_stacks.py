@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.interpreters.frame_merge import Evaluators
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.marker_frames import KernelStack, Mark, cut_mark
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import Merge, StackTable
 from pyprof.model.walk_result import SharedFrames, StackEnd, Trust, Walk
-from pyprof.records import dataclass, replace
 
 if TYPE_CHECKING:  # for interpreters only
     from pyprof.session.pipeline.interpreter_merge import MatchedStacks

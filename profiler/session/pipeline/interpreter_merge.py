@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.frame_merge import Evaluators, merge_chain
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.integer_columns import distinct
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, SampleState
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import Merge, StackTable
 from pyprof.model.walk_result import StackEnd, Walk
-from pyprof.records import dataclass
 from pyprof.session.pipeline.resume_at_evaluator import EvaluatorResume
 from pyprof.unwind.unwinder import Unwinder
 

@@ -20,12 +20,12 @@ import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters.base import Journal, JournalPart, SampleColumns
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.interpreter_frames import SampleState
 from pyprof.model.profile import Frame, ModuleInfo, ThreadInfo
 from pyprof.model.stacks import FrameKey
 from pyprof.model.summary import ModuleSummary, Summary
 from pyprof.model.thread_identity import join_labels
-from pyprof.records import dataclass, replace
 from pyprof.session.own_resources import RecentCost
 from pyprof.session.pipeline.profile_assembly import amounts, effort
 from pyprof.session.pipeline.sample_rows import Rows, RowStore

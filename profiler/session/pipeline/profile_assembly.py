@@ -18,6 +18,7 @@ import numpy.typing as npt
 from pyprof.collectors.base import CollectorStats
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.registry import KINDS
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.stack_quality import contents
 from pyprof.model.integer_columns import distinct
 from pyprof.model.interpreter_frames import PARTIAL
@@ -26,7 +27,6 @@ from pyprof.model.profile import FrameKind, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Children, Language, Stops, Summary
 from pyprof.model.thread_identity import ProcessKey
 from pyprof.objfile.loaded_images import ImageStore
-from pyprof.records import replace
 from pyprof.session.own_resources import OwnCost, own_cost
 from pyprof.session.pipeline.sample_rows import Rows
 from pyprof.session.pipeline.sample_windows import Window, WindowStatistics

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from pyprof.collectors.base import CollectorState, CollectorStats, Feedback
 from pyprof.collectors.linux.process_times import NOTHING, Spent
 from pyprof.diagnostics import Diagnostics
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.integer_columns import distinct
 from pyprof.model.interpreter_frames import SampleState
@@ -24,7 +25,6 @@ from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.thread_identity import Labels, ThreadKey
 from pyprof.model.walk_result import StackEnd, Walk
-from pyprof.records import dataclass, replace
 from pyprof.session.pipeline.batch_to_stacks import Interned, Interning
 from pyprof.session.pipeline.sample_rows import (
     UNKNOWN,

@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import Module
 from pyprof.model.integer_columns import distinct
 from pyprof.model.interpreter_frames import FunctionPlace, SampleState
@@ -25,7 +26,6 @@ from pyprof.model.reason_lookup import make_note
 from pyprof.model.stacks import FrameKey, StackTable, interpreter_key
 from pyprof.model.walk_result import lookup_pc
 from pyprof.options import ViewOptions
-from pyprof.records import dataclass, replace
 from pyprof.session.pipeline.sample_windows import Window
 
 Function = Callable[[int], Sequence[FrameKey]]

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.integer_columns import among, distinct
 from pyprof.model.prefix_tree import rewrite
 from pyprof.model.profile import FrameKind
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.walk_result import StackEnd, Trust, Walk
-from pyprof.records import dataclass, field
 from pyprof.session.pipeline.sample_rows import Rows, RowStore
 
 I64 = npt.NDArray[np.int64]

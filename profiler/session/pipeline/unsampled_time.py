@@ -19,11 +19,11 @@ from pyprof.collectors.cpu_accounts import (
     find_spent_time,
     find_unsampled_time,
 )
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.marker_frames import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reason_lookup import Note, make_note
 from pyprof.model.stacks import marker_key
-from pyprof.records import dataclass, replace
 from pyprof.session.pipeline.sample_rows import UNKNOWN
 from pyprof.session.pipeline.sample_windows import Window
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from pyprof.collectors.linux.confinement import create_memory_file
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 Part = bytes | bytearray | memoryview
 

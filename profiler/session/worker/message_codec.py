@@ -27,12 +27,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.linux.procmap_query import make_guarded_reader
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import AddressSpace, Mapping, ProgramImage, ReadMemory, StatedId
 from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.interpreter_frames import Chain, Run, SampleState
 from pyprof.model.sample_batch import OuterStack
 from pyprof.objfile.guarded_open import Opener, current_opener
-from pyprof.records import dataclass, replace
 from pyprof.session.worker.file_broker import KnownProcess
 from pyprof.session.worker.message_channel import MAX_FDS, Part, Received
 from pyprof.session.worker.messages import Message, ProcessUpdate

@@ -22,8 +22,8 @@ import numpy.typing as npt
 from pyprof import errors
 from pyprof.errors import PyprofError
 from pyprof.exporters import base
+from pyprof.lazy_dataclasses import dataclass, is_record
 from pyprof.model.profile import Profile
-from pyprof.records import dataclass, is_record
 from pyprof.session.worker.message_channel import Part
 
 

@@ -19,10 +19,10 @@ from pyprof.collectors.linux.libc import map_large_blocks
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Journal, JournalBeginning
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import StatedId
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.thread_identity import join_labels
-from pyprof.records import replace
 from pyprof.session.own_resources import OwnHeap
 from pyprof.session.pipeline.background_symbolizer import BackgroundSymbolizer
 from pyprof.session.pipeline.profile_assembly import SOURCE_BUDGET_S, WAITED_FOR_S

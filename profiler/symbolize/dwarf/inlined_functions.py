@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pyprof.errors import FormatError
-from pyprof.records import dataclass, field
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.symbolize.dwarf import attribute_forms as f
 from pyprof.symbolize.dwarf.attribute_forms import Deadline
 from pyprof.symbolize.dwarf.units import HIGH_PC, LANGUAGE, LOW_PC, RANGES, SIBLING, Ranges, Unit, skip_attributes

@@ -14,8 +14,8 @@ from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
 from pyprof.fleet.wire.push_client import Credentials, Endpoint
 from pyprof.fleet.wire.segment_names import SegmentName
+from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.profile import Profile
-from pyprof.records import dataclass, field, replace
 from tests.exporters.profiles import golden
 
 

@@ -27,7 +27,7 @@ from pyprof.fleet.wire.push_client import (
     wait_s,
 )
 from pyprof.fleet.wire.push_verdicts import NO_REASON, NotSent, RefusedForGood, StatedReason, judge_http
-from pyprof.records import replace
+from pyprof.lazy_dataclasses import replace
 from tests.agent.push.receivers import Asked, Said, receiver, talker
 
 

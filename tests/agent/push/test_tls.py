@@ -11,7 +11,7 @@ import pytest
 
 from pyprof.fleet.wire.push_client import Credentials, HttpClient
 from pyprof.fleet.wire.push_verdicts import NotSent
-from pyprof.records import replace
+from pyprof.lazy_dataclasses import replace
 from tests.agent.push.receivers import Said, receiver
 from tests.support import need
 

@@ -11,7 +11,7 @@ from pyprof.cli.live.snapshots import Snapshot, SnapshotBuilder
 from pyprof.cli.live.top_session import Acts, Loop
 from pyprof.cli.live.view import KEYS, View, hints
 from pyprof.errors import NoSuchProcess, UsageError
-from pyprof.records import replace
+from pyprof.lazy_dataclasses import replace
 from tests.cli.live.fake_screen import FakeScreen
 from tests.cli.live.support import BUSY, MAIN, PARSE, READ, START, Stacks, window
 from tests.exporters.profiles import code

@@ -11,8 +11,8 @@ from pyprof.cli.live.snapshots import Snapshot, SnapshotBuilder
 from pyprof.cli.live.terminal_screen import fitting, picture, plain
 from pyprof.cli.live.terminal_screen import text as text_of
 from pyprof.cli.live.view import View, place, rows
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import ThreadInfo
-from pyprof.records import replace
 from tests.cli.live.support import BUSY, window
 from tests.exporters.profiles import code
 from tests.model.test_idle import ASYNCIO, POOL, SLEEPS, python, wait, waits

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from typing import Literal
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
-from pyprof.records import dataclass
 from pyprof.unwind.dwarf_expressions import Read
 from pyprof.unwind.rules import UNDEFINED, RegKind, RegRule
 

@@ -14,7 +14,7 @@ import struct
 from typing import Literal, NamedTuple
 
 from pyprof.errors import FormatError
-from pyprof.records import dataclass, field
+from pyprof.lazy_dataclasses import dataclass, field
 
 ABSPTR, ULEB128, UDATA2, UDATA4, UDATA8 = 0x00, 0x01, 0x02, 0x03, 0x04
 SIGNED, SLEB128, SDATA2, SDATA4, SDATA8 = 0x08, 0x09, 0x0A, 0x0B, 0x0C

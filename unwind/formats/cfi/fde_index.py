@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
-from pyprof.records import dataclass, field
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.unwind.formats.cfi.entries import (
     APPLICATION,
     DATAREL,

@@ -20,8 +20,8 @@ from array import array
 from collections.abc import Callable
 from enum import IntEnum
 
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
-from pyprof.records import dataclass
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 
 

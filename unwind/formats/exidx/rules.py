@@ -18,8 +18,8 @@ from enum import IntEnum
 from typing import TypeAlias
 
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
-from pyprof.records import dataclass
 from pyprof.unwind.dwarf_expressions import encode_deref, encode_plus, encode_register_plus
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 

@@ -38,11 +38,11 @@ import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.model.walk_result import Trust
 from pyprof.objfile.base import ObjectFile, Segment
-from pyprof.records import dataclass
 from pyprof.unwind.formats.exidx.prologue_rows import RowReader
 from pyprof.unwind.formats.exidx.rules import compile_rule, decode_opcodes
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, Rule

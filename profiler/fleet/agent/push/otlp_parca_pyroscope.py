@@ -30,9 +30,9 @@ from pyprof.fleet.wire.push_client import Endpoint, HttpClient
 from pyprof.fleet.wire.push_verdicts import NotSent, RefusedForGood
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.importers.protobuf import parse_fields, parse_numbers
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Profile
 from pyprof.model.thread_identity import Labels
-from pyprof.records import replace
 
 OTLP_PATH = "/v1development/profiles"
 OTLP_METHOD = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export"

@@ -22,11 +22,11 @@ from pyprof.fleet.wire.push_verdicts import NotSent, RefusedForGood
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.importers import pprof as pprof_reader
 from pyprof.importers.protobuf import parse_fields
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.profile import Profile, ThreadInfo
 from pyprof.model.thread_identity import Labels
 from pyprof.model.untrusted_text import encode_text
-from pyprof.records import dataclass, replace
 
 MAX_SAMPLES = 16_000
 MAX_BYTES = 2 << 20

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyprof.errors import UsageError
 from pyprof.fleet.configuration import Setting
-from pyprof.records import dataclass, field
+from pyprof.lazy_dataclasses import dataclass, field
 
 if TYPE_CHECKING:
     from pyprof.fleet.wire.push_client import Endpoint

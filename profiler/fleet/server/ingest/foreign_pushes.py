@@ -12,7 +12,7 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.importers import otlp, pprof, pyroscope_parca_requests
 from pyprof.importers.profile_builder import PushedProfile
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 Read = Callable[[Mapping[str, str], str, bytes], list[PushedProfile]]
 """Function that reads a push from (parameters of the query, content type, body); raises FormatError."""

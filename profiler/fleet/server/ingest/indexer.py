@@ -20,7 +20,7 @@ from pyprof.fleet.server.ingest.stack_caches import TenantStackCaches
 from pyprof.fleet.server.store.database import Store
 from pyprof.fleet.server.store.sql_engine import StoreError
 from pyprof.fleet.wire.segment_names import SegmentName
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 _MAX_WAITING = 4000
 _MAX_AT_ONCE = 2000

@@ -27,8 +27,8 @@ from pyprof.fleet.server.request_limits import Receive, Scope, Send, SeriesLimit
 from pyprof.fleet.wire.segment_names import OTHER, SegmentName, day_of, folder_of
 from pyprof.importers import pprof
 from pyprof.importers.profile_builder import WorkLimit, WorkLimitExceeded
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.untrusted_text import dump_json
-from pyprof.records import replace
 
 SMALL = WorkLimit(samples=4_000, threads=1_000, unknown=100, calls=10_000, frames=100)
 MIDDLE = WorkLimit(samples=30_000, threads=2_000, unknown=100, calls=10_000, frames=100)

@@ -32,12 +32,12 @@ from pyprof.fleet.wire.segment_names import SegmentName, day_of
 from pyprof.importers import pprof, pprof_tables
 from pyprof.importers.profile_builder import About, Builder, Parts, WorkLimit, WorkLimitExceeded
 from pyprof.importers.protobuf import TooManyRows, parse_fields
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.analysis.confidence_interval import squared_weights
 from pyprof.model.integer_columns import largest_sum
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, ValueType
 from pyprof.model.thread_identity import LONGEST, Labels
 from pyprof.model.walk_result import Trust
-from pyprof.records import dataclass
 
 _PART, _LINE, _FIELD = "\x1f", "\x1e", "\x1d"
 _PARTS, _FIELDS = 8, 4

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.importers.profile_builder import ReadFrame
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 _TEXT, _FRAME = 150, 700
 """Estimated size in bytes of a cached text and of a cached frame, without characters."""

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pyprof.fleet.server.ingest.segment_rows import file_offset, frame_of, module_of
 from pyprof.importers.profile_builder import About, Builder
+from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.confidence_interval import SamplingBasis, basis_of_sums
 from pyprof.model.profile import Frame, Profile, ThreadInfo, ValueType
 from pyprof.model.reason_lookup import Note, make_note
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import Labels
-from pyprof.records import dataclass, replace
 
 Named = Callable[[Frame, str, int], Frame]
 Stack = tuple[int, int]

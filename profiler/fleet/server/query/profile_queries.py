@@ -18,11 +18,11 @@ from pyprof.fleet.server.query.sample_selection import SampleQuery
 from pyprof.fleet.server.store.rollups import HOUR, CountedRows, Rollup, above, choose_rollups
 from pyprof.fleet.server.store.sql_engine import Engine, StoreError, literal
 from pyprof.fleet.server.store.symbol_files import SymbolFiles
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.analysis.confidence_interval import SamplingBasis
 from pyprof.model.profile import Profile, ValueType
 from pyprof.model.reason_lookup import make_note
 from pyprof.model.thread_identity import Labels
-from pyprof.records import dataclass, field
 
 MAX_STACKS = 50_000
 """Maximum number of stacks of a queried profile; the most expensive ones are kept, and the amount of the others is

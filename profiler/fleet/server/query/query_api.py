@@ -14,10 +14,10 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.fleet.server.authorization import Refused
 from pyprof.fleet.server.query.profile_queries import ClientQueries
 from pyprof.fleet.server.query.sample_selection import LABEL, SampleQuery, selection, whole_number
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.confidence_interval import CONFIDENCE, SamplingBasis
 from pyprof.model.analysis.function_costs import Function, costs, functions_of
 from pyprof.model.profile import Frame, Profile
-from pyprof.records import replace
 
 _MAX_ROWS, _MAX_POINTS, _MAX_LINES = 1000, 2000, 12
 _FUNCTIONS, _POINTS = 100, 240

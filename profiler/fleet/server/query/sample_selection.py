@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 
 from pyprof.fleet.server.authorization import Refused
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 LABEL = "label."
 """Prefix of a query's parameters that select samples by labels."""

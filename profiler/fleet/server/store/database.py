@@ -18,8 +18,8 @@ from pyprof.fleet.server.store.rollups import HourlyRollups
 from pyprof.fleet.server.store.sql_engine import NAMES, SHORT_S, Engine, literal
 from pyprof.fleet.server.store.symbol_files import SymbolFiles
 from pyprof.fleet.server.store.table_blocks import Block, SeriesKey, StacksOfDay
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.thread_identity import Labels
-from pyprof.records import dataclass, field
 
 _MAX_SERIES = 200_000
 """Maximum number of series (label sets) of a day that are cached."""

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pyprof.fleet.server.ingest.segment_rows import HOUR_NS
 from pyprof.fleet.server.query.sample_selection import SampleQuery
 from pyprof.fleet.server.store.sql_engine import Dialect, Engine, StoreError, literal
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 HOUR = f"intDiv(end_ns - 1, {HOUR_NS})"
 """SQL expression for the hour of a window."""

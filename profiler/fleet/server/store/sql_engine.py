@@ -21,7 +21,7 @@ import orjson
 
 from pyprof.errors import PyprofError, UsageError
 from pyprof.fleet.server.store.table_blocks import Block
-from pyprof.records import dataclass
+from pyprof.lazy_dataclasses import dataclass
 
 NAMES = (
     "windows",

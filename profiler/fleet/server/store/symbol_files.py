@@ -21,11 +21,11 @@ from pyprof.fleet.server.ingest.segment_files import FULL
 from pyprof.fleet.server.ingest.segment_rows import is_bare
 from pyprof.fleet.wire.segment_names import PART
 from pyprof.importers.pprof import inflate
+from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Frame, FrameKind, Line
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.byte_source import BytesSource, open_regular
 from pyprof.objfile.guarded_open import is_build_id
-from pyprof.records import replace
 from pyprof.symbolize.breakpad import SymbolFileNames
 
 _MAX_TEXT = 1 << 27

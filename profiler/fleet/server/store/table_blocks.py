@@ -15,8 +15,8 @@ import numpy.typing as npt
 from pyprof.fleet.server.ingest.segment_rows import SegmentRows, hour_of
 from pyprof.fleet.server.ingest.stack_caches import StoredStackCache
 from pyprof.importers.protobuf import pack_number
+from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.thread_identity import Labels
-from pyprof.records import dataclass
 
 _EPOCH = date(1970, 1, 1).toordinal()
 _TYPES = {"int64": "Int64", "uint64": "UInt64", "float32": "Float32"}

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pyprof import records
+from pyprof import lazy_dataclasses
 from tests import syntax
 from tests.test_layers import ROOT, sources
 
@@ -81,7 +81,7 @@ def parameters(kind: type) -> list[tuple[str, object]]:
     return [(each.name, each.kind) for each in found]
 
 
-OURS = classes(records.dataclass, records.field)
+OURS = classes(lazy_dataclasses.dataclass, lazy_dataclasses.field)
 STANDARD = classes(dataclasses.dataclass, dataclasses.field)
 
 VALUES = [
@@ -106,11 +106,11 @@ def test_value_is_what_the_standard_library_makes(text: str) -> None:
     assert repr(ours) == repr(standard)
     assert kind.__match_args__ == type(standard).__match_args__
     assert ("__slots__" in vars(kind)) == ("__slots__" in vars(type(standard)))
-    assert records.field_names(kind) == tuple(each.name for each in dataclasses.fields(standard))
+    assert lazy_dataclasses.field_names(kind) == tuple(each.name for each in dataclasses.fields(standard))
     assert dataclasses.asdict(ours) == dataclasses.asdict(standard)
     assert dataclasses.replace(ours) == ours
     assert parameters(kind) == parameters(type(standard))
-    assert records.replace(ours) == ours
+    assert lazy_dataclasses.replace(ours) == ours
     if type(standard).__hash__ is None:
         assert kind.__hash__ is None
     else:
@@ -170,12 +170,12 @@ def test_instances_do_not_share_what_a_factory_made() -> None:
 def test_shared_default_that_can_change_is_refused() -> None:
     with pytest.raises(TypeError, match="default_factory"):
 
-        @records.dataclass
+        @lazy_dataclasses.dataclass
         class Shared:
             values: list[int] = []  # noqa: RUF012
 
 
-@records.dataclass(frozen=True, slots=True)
+@lazy_dataclasses.dataclass(frozen=True, slots=True)
 class Sent:
     """A class at module level, where pickle finds it."""
 
@@ -188,7 +188,7 @@ def test_frozen_value_with_slots_is_pickled_and_copied() -> None:
     assert pickle.loads(pickle.dumps(sent)) == copy.deepcopy(sent) == sent
 
 
-@records.dataclass
+@lazy_dataclasses.dataclass
 class Begun:
     number: int
 
@@ -210,4 +210,4 @@ def test_the_package_defines_no_dataclass_of_the_standard_library() -> None:
         if isinstance(node, ast.ImportFrom) and node.module == "dataclasses"
         if {alias.name for alias in node.names} & {"dataclass", "field", "replace"}
     ]
-    assert set(users) == {"profiler/records.py"}
+    assert set(users) == {"profiler/lazy_dataclasses.py"}
