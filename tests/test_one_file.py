@@ -6,6 +6,7 @@ import io
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from elftools.elf.dynamic import DynamicSection
@@ -50,4 +51,4 @@ def test_run_path_holds_for_libraries_of_extension_modules(tmp_path: Path) -> No
     assert subprocess.run(["./changed"], check=False, cwd=tmp_path).returncode == 0
     dynamic = ELFFile(io.BytesIO((tmp_path / "changed").read_bytes())).get_section_by_name(".dynamic")
     assert isinstance(dynamic, DynamicSection)
-    assert [tag.rpath for tag in dynamic.iter_tags("DT_RPATH")] == ["$ORIGIN/own"]
+    assert [cast(Any, tag).rpath for tag in dynamic.iter_tags("DT_RPATH")] == ["$ORIGIN/own"]

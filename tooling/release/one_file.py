@@ -30,7 +30,7 @@ from packageurl import PackageURL
 
 from tooling.release.debian_package import bill_of_materials, install_packages
 
-HERE = Path(__file__).parent / "one_file"
+HERE = Path(__file__).parent / "one_file_c"
 SUITE, PYTHON = "trixie", "3.13"
 GLIBC = [2, 28]
 """The oldest glibc for which NumPy has wheels."""
