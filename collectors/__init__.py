@@ -5,7 +5,7 @@ base                    The protocol of a collector, which produces batches of s
 batch_builder           A builder of batches with their stack copies, and the division of batches at flushes
 bpf/                    Samples taken by a program in the kernel (BPF)
 cpu_accounts            Processor time of the recorded processes as the kernel accounts it
-gdb/                    Samples of a target behind a stub of the GDB remote serial protocol
+gdb_stub/               Samples of a target behind a stub of the GDB remote serial protocol
 linux/                  The kernel's interfaces: system calls, /proc, the state of a stopped task
 native/                 Machine code for what Python does too slowly: rounds of samples by stops
 offcpu/                 Off-CPU time: intervals between context switches, and the stacks that they are attributed to

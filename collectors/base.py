@@ -19,7 +19,7 @@ from pyprof.collectors.cpu_accounts import Account
 from pyprof.errors import AccessDenied
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_lookup import Note
+from pyprof.model.reason_texts import Note
 from pyprof.model.sample_batch import SampleBatch
 
 SUB_BITS = 6

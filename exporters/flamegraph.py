@@ -26,7 +26,7 @@ from pyprof.exporters.flame_tree import build_flame_tree
 from pyprof.exporters.page_samples import pack_samples
 from pyprof.model.analysis.function_costs import Function
 from pyprof.model.profile import Profile
-from pyprof.model.reason_lookup import format_message
+from pyprof.model.reason_texts import format_message
 from pyprof.model.untrusted_text import clean_text, dump_json
 from pyprof.model.walk_result import Trust
 

@@ -16,8 +16,8 @@ from pyprof.interpreters.detection_symbols import KnownSymbols
 from pyprof.interpreters.function_numbers import FunctionTable, NamedCode
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace
-from pyprof.model.interpreter_frame_reading import KernelReader, StackReader
 from pyprof.model.interpreter_frames import FunctionPlace
+from pyprof.model.interpreter_reader_protocols import KernelReader, StackReader
 
 
 class NotBegun(Exception):

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pyprof.interpreters.detection_symbols import KnownSymbols, Symbol, Wanted
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace
-from pyprof.model.interpreter_frame_reading import GoroutineOffsets
+from pyprof.model.interpreter_reader_protocols import GoroutineOffsets
 
 _SYSTEMSTACK, _SET_LABELS = b"runtime.systemstack", b"runtime/pprof.runtime_setProfLabel"
 _WANTED = Wanted(b"", go_functions=(_SYSTEMSTACK, _SET_LABELS))

@@ -18,7 +18,8 @@ from pyprof.interpreters.goroutine_offsets import GoroutineFinder
 from pyprof.interpreters.ruby_detection import Ruby
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace
-from pyprof.model.interpreter_frame_reading import (
+from pyprof.model.interpreter_frames import Chain
+from pyprof.model.interpreter_reader_protocols import (
     FrameOffsets,
     FrameReadPlan,
     FrameRows,
@@ -27,7 +28,6 @@ from pyprof.model.interpreter_frame_reading import (
     KernelReader,
     ThreadPlace,
 )
-from pyprof.model.interpreter_frames import Chain
 
 
 class RecognisedRuntime(Interpreter):
@@ -94,7 +94,7 @@ KINDS: tuple[type[Interpreter], ...] = (CPython, Ruby, *RUNTIMES)
 
 @dataclass
 class ProcessReaders:
-    """The interpreter readers of one process, combined into one model.interpreter_frame_reading.StackReader.
+    """The interpreter readers of one process, combined into one model.interpreter_reader_protocols.StackReader.
 
     The first reader whose interpreter runs in the process is used; if none runs, the first reader stands for all.
 
@@ -148,7 +148,7 @@ class ProcessReaders:
 
 class KernelReaders:
     """The readers of all interpreters of one process for a BPF program, combined into one
-    model.interpreter_frame_reading.KernelReader.
+    model.interpreter_reader_protocols.KernelReader.
     """
 
     def __init__(self, readers: ProcessReaders) -> None:

@@ -49,7 +49,7 @@ FORMAT_MODULES = ("pyprof.objfile.elf", "pyprof.objfile.pe")
 ELF_MEANT: dict[str, str] = {
     "collectors/postmortem/": "core files are ELF files, and lay processes out by program headers",
     "collectors/bpf/bpf_object.py": "a compiled BPF program is an ELF file",
-    "collectors/gdb/": "a remote process is laid out by its program headers",
+    "collectors/gdb_stub/": "a remote process is laid out by its program headers",
     "profiler/symbolize/elf_symtab.py": "the symbol tables of ELF files",
 }
 """Modules outside of objfile/ that may import objfile.elf, with the reason."""

@@ -26,7 +26,7 @@ HEAVY = {
     "elftools": "for inspect",
     "shtab": "for completion",
     "numpy._typing": "10 ms; what is annotated is checked without it: cli/startup.py leaves it out",
-    "pyprof.collectors.gdb": "for stubs",
+    "pyprof.collectors.gdb_stub": "for stubs",
     "pyprof.collectors.offcpu": "for --mode offcpu and wall",
     "pyprof.collectors.bpf": "for interpreters, and commands that are started",
     "pyprof.objfile.gopclntab": "for programs that are written in Go",

@@ -19,7 +19,7 @@ from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
-from pyprof.model.reason_lookup import problem_of
+from pyprof.model.reason_texts import problem_of
 from pyprof.model.walk_result import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.unwind.rules import FunctionRows, Rule, Source

@@ -78,7 +78,7 @@ def _words(names: str) -> list[tuple[str, type[ctypes.c_uint64]]]:
 
 
 class TableRow(ctypes.Structure):
-    """The structure `table` of walk.h."""
+    """A hash table of the native walker (`struct table` in walk.h): unwind rules by pc, or calls that were judged."""
 
     _fields_ = _words("entries bits used")
 

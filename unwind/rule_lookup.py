@@ -18,7 +18,7 @@ from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.arch.x86_instructions import begins_with_prologue
-from pyprof.model.reason_lookup import problem_of
+from pyprof.model.reason_texts import problem_of
 from pyprof.model.walk_result import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.loaded_images import Image, ImageStore

@@ -14,7 +14,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.integer_columns import distinct
-from pyprof.model.reason_lookup import problem
+from pyprof.model.reason_texts import problem
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.walk_result import Walk, lookup_pc
 from pyprof.objfile.base import ObjectFile

@@ -25,7 +25,7 @@ from pyprof.collectors.perf.event_attributes import TIME_RUNNING, max_sample_rat
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass
-from pyprof.model.interpreter_frame_reading import AwaitOffsets, FrameOffsets, GoroutineOffsets, ThreadPlace
+from pyprof.model.interpreter_reader_protocols import AwaitOffsets, FrameOffsets, GoroutineOffsets, ThreadPlace
 
 _SET_BPF, _ENABLE = 0x40042408, 0x2400
 _SOFTWARE, _CPU_CLOCK = 1, 0

@@ -13,9 +13,9 @@ from pyprof.collectors.bpf.records import STACK_SLACK, U64, Flag, Records, find_
 from pyprof.collectors.linux import procfs
 from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace
-from pyprof.model.interpreter_frame_reading import CopiedStack, FrameRows, KernelReader
 from pyprof.model.interpreter_frames import Chain
-from pyprof.model.reason_lookup import make_cause
+from pyprof.model.interpreter_reader_protocols import CopiedStack, FrameRows, KernelReader
+from pyprof.model.reason_texts import make_cause
 from pyprof.model.sample_batch import SampleBatch
 
 

@@ -18,7 +18,7 @@ from pyprof.collectors.perf.event_set import FOREVER_NS
 from pyprof.collectors.perf.kernel_collector import KernelRecords, KernelSamples
 from pyprof.collectors.perf.random_sampling import Decimation
 from pyprof.lazy_dataclasses import replace
-from pyprof.model.reason_lookup import make_note
+from pyprof.model.reason_texts import make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 

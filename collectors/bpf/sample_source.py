@@ -37,7 +37,7 @@ from pyprof.collectors.perf.records import SampleRecords
 from pyprof.collectors.perf.stack_copy_size import AbsentPages
 from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import replace
-from pyprof.model.interpreter_frame_reading import KernelReader
+from pyprof.model.interpreter_reader_protocols import KernelReader
 from pyprof.model.sample_batch import Piece, SampleBatch, StackSlab, make_goroutine_pieces
 from pyprof.model.thread_identity import Labels, read_program_labels
 

@@ -41,7 +41,7 @@ from pyprof.collectors.perf.kernel_collector import KernelRecords, KernelSamples
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.marker_frames import Blocked, KernelStack
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_lookup import make_note
+from pyprof.model.reason_texts import make_note
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.thread_identity import ThreadKey
 from pyprof.options import CollectOptions

@@ -238,7 +238,7 @@ class Arena:
 
 class Gatherer:
     """A reader of many memory ranges of a process into preallocated memory, while a thread is stopped. Implements
-    model.interpreter_frame_reading.Gather.
+    model.interpreter_reader_protocols.Gather.
 
     The data stays valid until the next start_reads(). Broken data may lead the reader in circles while a thread is
     stopped. So after _FREE_CALLS calls and _BUDGET_NS of processor time nothing more is read.

@@ -198,7 +198,9 @@ class EventManager:
         return self.scope.processors and self.scope.samples
 
     def scan(self, until_ns: int) -> Scan:
-        """Return the records in perf's rings up to a time, with the samples to use."""
+        """Return the records in perf's rings up to a time. Of its samples, those are left that the recording keeps: one
+        chosen at random of several, if events make more than the sampling rate.
+        """
         if self._has_random_rates:
             self._counter.count(self._counted)
         found = self._reader.scan_rings(until_ns)

@@ -15,7 +15,7 @@ from pyprof.collectors.perf.switches import Switches, SwitchReading
 from pyprof.collectors.switch_source_protocol import ENDED, I64, Mask, SwitchBatch
 from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_lookup import Note, make_note
+from pyprof.model.reason_texts import Note, make_note
 from pyprof.model.sample_batch import SampleBatch
 
 

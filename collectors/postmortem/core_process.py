@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from pyprof.collectors.postmortem.saved_threads import (
+from pyprof.collectors.postmortem.saved_thread_collector import (
     RegisterRow,
     SavedThread,
     SavedThreads,

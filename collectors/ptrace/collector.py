@@ -31,7 +31,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.arch import native_arches
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_lookup import Note, make_note
+from pyprof.model.reason_texts import Note, make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 
@@ -303,8 +303,10 @@ class PtraceCollector:
         return thread
 
     def _to_look_at(self) -> list[TracedProcess]:
-        """Return the processes whose threads are checked in this round. There are none if only the displaced thread is
-        sampled in the round and it was already found.
+        """Return the processes among whose threads this sampling time looks for running ones.
+
+        There are none if this sampling time is only for the thread that the sampler pushed off its processor when it
+        woke up (the displaced thread), and that thread was already found.
         """
         targets, turns = list(self._targets.by_pid.values()), self._sampler.turns
         done = turns.must_search and not turns.is_for_steady and all(target.is_searched for target in targets)

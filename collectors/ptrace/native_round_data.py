@@ -37,7 +37,7 @@ from pyprof.collectors.ptrace.sampled_thread import (
 )
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
-from pyprof.model.interpreter_frame_reading import FrameReadPlan, Gather, Span
+from pyprof.model.interpreter_reader_protocols import FrameReadPlan, Gather, Span
 
 _EXTRA = struct.Struct("=3Q")
 _COUNT = struct.Struct("=Q")
@@ -54,8 +54,8 @@ class FramesRead:
 class StopReads:
     """The interpreter data that the compiled sampling loop read in one stop, as a function of memory ranges.
 
-    It stands in for the function that reads a live process (Gather in model.interpreter_frame_reading). The first call
-    returns all that the plan reads in one system call. Later calls return what was read by following the chain of
+    It stands in for the function that reads a live process (Gather in model.interpreter_reader_protocols). The first
+    call returns all that the plan reads in one system call. Later calls return what was read by following the chain of
     frames. The result ends at the first range that was not read.
     """
 

@@ -26,7 +26,7 @@ from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.analysis.compiler_command_lines import compiler_files, may_be_compiler, process_name
-from pyprof.model.interpreter_frame_reading import StackReader
+from pyprof.model.interpreter_reader_protocols import StackReader
 from pyprof.model.profile import ThreadInfo
 from pyprof.options import CollectOptions
 

@@ -29,7 +29,7 @@ from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.collectors.targets.map_changes import StackMapping
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.arch import Arch
-from pyprof.model.interpreter_frame_reading import StackReader
+from pyprof.model.interpreter_reader_protocols import StackReader
 
 _MIN_NS = 80_000_000
 _KEPT = 0.7

@@ -305,7 +305,14 @@ class WallTimes:
             yield _stackless(rows)
 
     def _thread_time(self, key: ThreadKey, until_ns: int, stat: bytes) -> _ThreadTime:
-        """Return the accounted time of a thread; `stat` is its schedstat, empty if it has ended."""
+        """Return the account of a thread: the wall-clock time for which its samples stand so far. It is opened if the
+        thread has none.
+
+        Args:
+            key: The thread.
+            until_ns: End of the time that is being accounted.
+            stat: Text of /proc/TID/schedstat, empty if the thread has ended.
+        """
         own = self._times.get(key)
         if own is None:
             base_ns = self._base_ns.pop(key.tid, None)

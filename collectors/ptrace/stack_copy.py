@@ -25,7 +25,7 @@ from pyprof.collectors.ptrace.native_round_data import FramesRead
 from pyprof.collectors.ptrace.sampled_thread import RED_ZONE, Thread
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.interpreter_frame_reading import GoroutineOffsets
+from pyprof.model.interpreter_reader_protocols import GoroutineOffsets
 from pyprof.model.sample_batch import Piece, SampleKind, StackBeyondCopy, make_goroutine_pieces, read_goroutine_labels
 from pyprof.model.thread_identity import Labels
 

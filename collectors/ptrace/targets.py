@@ -19,7 +19,7 @@ from pyprof.collectors.thread_start_times import DelayedRemoval, Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace
-from pyprof.model.interpreter_frame_reading import StackReader
+from pyprof.model.interpreter_reader_protocols import StackReader
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind, keys_of
 from pyprof.model.thread_identity import ThreadKey

@@ -358,7 +358,13 @@ class ThreadRounds:
             self.sample_thread(target, thread, rounds)
 
     def sample_thread(self, target: TracedProcess, thread: Thread, rounds: int) -> None:
-        """Sample a thread in Python; `rounds` is the number of rounds that the check stands for."""
+        """Stop and sample one thread by the loop in Python, which does what the compiled loop cannot.
+
+        Args:
+            target: The process of the thread.
+            thread: The thread.
+            rounds: Number of sampling periods that the sample stands for.
+        """
         weight = 1 if thread.first_slot else rounds * self._scheduler.clock.weight
         thread.first_slot = False
         try:

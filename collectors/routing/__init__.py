@@ -2,11 +2,11 @@
 
 open_sources     The sources of a recording that are open now: its main source, and stops of single threads and
                  processes
+partial_stops    The stops of some threads and processes while another source samples all others, and totals of closed
+                 sources
 planner          The facts of a recording, and its plan, which is made again when one of them changes
 router           The router of a recording: it opens the source that the plan names, and follows the plan when facts
                  change
 stop_candidates  The threads and processes that are stopped for samples: the kernel cannot copy their stacks, or their
                  program needs it
-stop_fallback    The stops of some threads and processes while another source samples all others, and totals of closed
-                 sources
 """

@@ -28,14 +28,14 @@ from pyprof.collectors.perf.kernel_collector import (
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.collectors.plan import BPF, PERF, PTRACE, Choice, find_refusal
 from pyprof.collectors.routing.open_sources import MainSource, OpenSources
+from pyprof.collectors.routing.partial_stops import ClosedSources, OpenStops, sum_stats
 from pyprof.collectors.routing.planner import Planner, check_stops, collect_facts, describe_refusal_of_bpf
 from pyprof.collectors.routing.stop_candidates import StopCandidates
-from pyprof.collectors.routing.stop_fallback import ClosedSources, OpenStops, sum_stats
 from pyprof.collectors.targets.process_selection import Request
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_lookup import Note, make_note
+from pyprof.model.reason_texts import Note, make_note
 from pyprof.model.sample_batch import SampleBatch
 
 if TYPE_CHECKING:

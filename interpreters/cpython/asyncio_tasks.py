@@ -8,7 +8,7 @@ several tasks await. The BPF program reads the same at its samples (collectors/b
 Source: struct _Py_AsyncioModuleDebugOffsets, section .AsyncioDebug of _asyncio (Modules/_asynciomodule.c).
 
 In a chain of the BPF program the rows of these coroutines lie between the thread's own frames and the evaluator calls
-that wait on its stack (collectors/bpf/awaiters.h, model.interpreter_frame_reading.FrameRows).
+that wait on its stack (collectors/bpf/awaiters.h, model.interpreter_reader_protocols.FrameRows).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pyprof.interpreters.cpython.object_reads import Memory, Unreadable
 from pyprof.interpreters.detection_symbols import KnownSymbols, Wanted
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import AddressSpace
-from pyprof.model.interpreter_frame_reading import AwaitOffsets
 from pyprof.model.interpreter_frames import FunctionPlace, Run
+from pyprof.model.interpreter_reader_protocols import AwaitOffsets
 
 _WANTED = Wanted(b"", section=".AsyncioDebug")
 MAX_TASKS = 32

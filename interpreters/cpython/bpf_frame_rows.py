@@ -29,9 +29,9 @@ from pyprof.interpreters.cpython.object_reads import CopiedMemory, Memory, Text,
 from pyprof.interpreters.function_numbers import UNREAD, FunctionTable, next_chain_number
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace
-from pyprof.model.interpreter_frame_reading import FrameOffsets, FrameRows, KernelReader, ThreadPlace
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
-from pyprof.model.reason_lookup import make_cause
+from pyprof.model.interpreter_reader_protocols import FrameOffsets, FrameRows, KernelReader, ThreadPlace
+from pyprof.model.reason_texts import make_cause
 
 if TYPE_CHECKING:
     from pyprof.interpreters.cpython.process_reader import PythonProcess

@@ -22,8 +22,8 @@ from pyprof.interpreters.cpython.layout import NONE, Layout, LineTableFormat
 from pyprof.interpreters.cpython.object_reads import Memory, Objects, Unreadable
 from pyprof.interpreters.function_numbers import UNREAD, FunctionTable
 from pyprof.lazy_dataclasses import dataclass
-from pyprof.model.interpreter_frame_reading import Gather, Span
 from pyprof.model.interpreter_frames import FunctionPlace
+from pyprof.model.interpreter_reader_protocols import Gather, Span
 from pyprof.model.profile import Line
 
 _NO_LINE = -128

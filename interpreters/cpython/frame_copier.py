@@ -34,7 +34,7 @@ from pyprof.interpreters.cpython.stop_snapshot import (
     read_each_span,
     view_words,
 )
-from pyprof.model.interpreter_frame_reading import FrameReadPlan, Gather, Span
+from pyprof.model.interpreter_reader_protocols import FrameReadPlan, Gather, Span
 
 MAX_FRAMES = 1 << 16
 """Minimum for the number of Python frames of a thread that are followed; a larger copy limit raises it."""

@@ -25,8 +25,8 @@ from pyprof.interpreters.cpython.stop_snapshot import ChunkSizes, Copied, ReadHi
 from pyprof.interpreters.cpython.threads import KnownThread
 from pyprof.interpreters.function_numbers import UNKNOWN, FunctionTable, next_chain_number
 from pyprof.lazy_dataclasses import replace
-from pyprof.model.interpreter_frame_reading import FrameReadPlan, FrameRows, Gather
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.interpreter_reader_protocols import FrameReadPlan, FrameRows, Gather
 
 LOST = "python_function_freed"
 _MAX_PREPARED = 64
@@ -83,7 +83,7 @@ class FrameReader:
         self._copied = []
 
     def copy_frames(self, thread: KnownThread, greenlets: bool, stack: memoryview, base: int, gather: Gather) -> bool:
-        """Copy the frames of a stopped thread (model.interpreter_frame_reading.StackReader.copy).
+        """Copy the frames of a stopped thread (model.interpreter_reader_protocols.StackReader.copy).
 
         Returns:
             True if the thread states still belong to the thread.

@@ -26,7 +26,7 @@ from pyprof.interpreters.cpython.greenlets import (
 )
 from pyprof.interpreters.cpython.layout import Layout
 from pyprof.lazy_dataclasses import replace
-from pyprof.model.interpreter_frame_reading import FrameRows
+from pyprof.model.interpreter_reader_protocols import FrameRows
 
 _U64 = npt.NDArray[np.uint64]
 _STEPS_A_SCAN = 8

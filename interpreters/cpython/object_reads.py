@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pyprof.interpreters.cpython.layout import NONE, Layout, ObjectLayout
 from pyprof.model.address_space import ReadMemory
-from pyprof.model.interpreter_frame_reading import Gather, Span
+from pyprof.model.interpreter_reader_protocols import Gather, Span
 from pyprof.model.untrusted_text import REDACTED, looks_secret, without_secrets
 
 _U64 = struct.Struct("<Q").unpack
@@ -106,7 +106,9 @@ class CopiedMemory(Memory):
 
 
 def make_gather(memory: Memory) -> Gather:
-    """Return a function (model.interpreter_frame_reading.Gather) that reads spans of a process that is not stopped."""
+    """Return a function that reads spans of a process that is not stopped (Gather in
+    model.interpreter_reader_protocols).
+    """
 
     def gather(spans: Sequence[Span]) -> memoryview:
         data = b""

@@ -15,8 +15,8 @@ from pyprof.interpreters.cpython.detection import CPythonFileCache, RuntimeFinde
 from pyprof.interpreters.cpython.object_reads import make_gather
 from pyprof.interpreters.cpython.threads import PythonThreadNames, ThreadList, ThreadNameTable
 from pyprof.model.address_space import AddressSpace
-from pyprof.model.interpreter_frame_reading import FrameReadPlan, Gather, KernelReader
 from pyprof.model.interpreter_frames import Chain, FunctionPlace
+from pyprof.model.interpreter_reader_protocols import FrameReadPlan, Gather, KernelReader
 
 if TYPE_CHECKING:  # the frame readers are imported once there is a runtime
     from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout

@@ -16,7 +16,7 @@ from pyprof.interpreters.cpython.greenlets import Slots
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
 from pyprof.interpreters.cpython.object_reads import Memory, Unreadable
 from pyprof.lazy_dataclasses import dataclass, field
-from pyprof.model.interpreter_frame_reading import FrameReadPlan, Gather, PlacedSpan, Span
+from pyprof.model.interpreter_reader_protocols import FrameReadPlan, Gather, PlacedSpan, Span
 
 MAX_IN_STOP = 2048
 """Maximum number of Python frames that are followed during a stop. The rest of a deep stack is followed in the copy."""

@@ -14,7 +14,7 @@ from pyprof.interpreters.cpython.checked_runtime import PyThread, Runtime, read_
 from pyprof.interpreters.cpython.object_reads import Memory, Objects, Unreadable
 from pyprof.interpreters.cpython.stop_snapshot import ReadHints
 from pyprof.lazy_dataclasses import dataclass, field
-from pyprof.model.interpreter_frame_reading import Gather
+from pyprof.model.interpreter_reader_protocols import Gather
 
 _LONGEST = 256
 

@@ -263,7 +263,7 @@ def remote_options(arguments: argparse.Namespace) -> RemoteOptions | None:
             if value:
                 raise UsageError(f"{name} goes with --gdb", "--gdb HOST:PORT")
         return None
-    from pyprof.collectors.gdb.remote_serial import parse_address
+    from pyprof.collectors.gdb_stub.remote_serial import parse_address
     from pyprof.options import RemoteOptions
 
     if getattr(arguments, "subprocesses", False):

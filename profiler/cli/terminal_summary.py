@@ -21,7 +21,7 @@ from pyprof.cli.text_format import (
 from pyprof.model.analysis.function_costs import Cost, lock_costs, process_costs
 from pyprof.model.analysis.idle_waits import MODES as IDLE_MODES
 from pyprof.model.profile import Profile
-from pyprof.model.reason_lookup import ENDS, counted, counter_title, end_title, lacking
+from pyprof.model.reason_texts import ENDS, counted, counter_title, end_title, lacking
 from pyprof.model.summary import ENOUGH_SAMPLES, MUCH, NOT_SAMPLED_LABEL, ModuleSummary, Summary, lacks
 from pyprof.model.walk_result import StackEnd, Trust
 

@@ -24,7 +24,7 @@ from pyprof.cli.terminal_output import HelpFormatter
 from pyprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyprof.cli.live.view import View
+    from pyprof.cli.live.view_state import View
     from pyprof.options import RecordOptions, TargetOptions
 
 _WAYS = "-p PID, -a, --name REGEX (--user, --cgroup), or a command"
@@ -153,7 +153,7 @@ def _live(
 
 
 def _view(arguments: argparse.Namespace, span_s: float) -> View:
-    from pyprof.cli.live.view import View
+    from pyprof.cli.live.view_state import View
 
     search = arguments.search.pattern if arguments.search else ""
     return View(table=arguments.by, sort=arguments.sort, span_s=arguments.span or span_s, search=search)

@@ -25,7 +25,7 @@ from pyprof.importers.profile_builder import About, Builder
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import base_name
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
-from pyprof.model.reason_lookup import make_note
+from pyprof.model.reason_texts import make_note
 from pyprof.model.walk_result import Trust
 
 _SAMPLE = re.compile(

@@ -17,7 +17,7 @@ from pyprof.model.analysis.stack_quality import summary_of_part, without_evidenc
 from pyprof.model.integer_columns import MAX_SUM, largest_sum
 from pyprof.model.prefix_tree import Tree
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
-from pyprof.model.reason_lookup import Note
+from pyprof.model.reason_texts import Note
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import RESERVED, Labels, labels_of
 from pyprof.model.walk_result import Trust

@@ -13,7 +13,7 @@ import orjson
 from pyprof.errors import FormatError
 from pyprof.importers.profile_builder import About, Builder, function_frame
 from pyprof.model.profile import FrameKind, Profile, ThreadInfo, ValueType
-from pyprof.model.reason_lookup import make_note
+from pyprof.model.reason_texts import make_note
 
 _NS = {"nanoseconds": 1, "microseconds": 1e3, "milliseconds": 1e6, "seconds": 1e9}
 _MAX_NS = 2**62

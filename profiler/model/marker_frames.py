@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from pyprof.model.reason_lookup import format_message
+from pyprof.model.reason_texts import format_message
 from pyprof.model.walk_result import StackEnd
 
 _WOKEN, _NOBODY = "[woken by ", "a timer or an interrupt"

@@ -34,7 +34,7 @@ from typing import IO, cast
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.model.reason_lookup import problem
+from pyprof.model.reason_texts import problem
 from pyprof.objfile import io_deadline
 from pyprof.objfile.breakpad.symbol_store import copy_text
 from pyprof.objfile.guarded_open import debuginfod_cache, is_build_id

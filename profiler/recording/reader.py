@@ -20,7 +20,7 @@ from pyprof.model.analysis.stack_quality import summary_of_part
 from pyprof.model.integer_columns import MAX_SUM, largest_sum
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, Span, ThreadInfo, ValueType
-from pyprof.model.reason_lookup import make_note
+from pyprof.model.reason_texts import make_note
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import Labels
 from pyprof.model.walk_result import StackEnd, Trust

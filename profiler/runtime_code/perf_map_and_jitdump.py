@@ -12,7 +12,7 @@ from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import CodeMap, CodeName, CodeTable, NamedRanges, Span
-from pyprof.model.reason_lookup import problem, problem_of
+from pyprof.model.reason_texts import problem, problem_of
 from pyprof.model.walk_result import Trust
 from pyprof.objfile import io_deadline
 from pyprof.objfile.byte_source import ContentReservation, GrowingFile

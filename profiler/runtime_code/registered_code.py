@@ -15,7 +15,7 @@ from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import AddressSpace, Module, ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import CodeMap, CodeName, Span
-from pyprof.model.reason_lookup import problem_of
+from pyprof.model.reason_texts import problem_of
 from pyprof.model.walk_result import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.loaded_images import Image

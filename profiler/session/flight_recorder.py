@@ -23,7 +23,7 @@ from pyprof.exporters.base import Journal, JournalBeginning, Sink
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.merge import merge, recent
 from pyprof.model.profile import Profile
-from pyprof.model.reason_lookup import make_note
+from pyprof.model.reason_texts import make_note
 
 MAX_FILES = 10
 """Number of a flight recorder's windows in the kept time, unless a window would be shorter than MIN_S or longer

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from pyprof.collectors.base import Feedback
-from pyprof.collectors.postmortem.saved_threads import SavedThread, SavedThreads
+from pyprof.collectors.postmortem.saved_thread_collector import SavedThread, SavedThreads
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from pyprof.collectors.postmortem.core_process import CoreFileProcess
-from pyprof.collectors.postmortem.dumped_process import DumpedProcess, looks_like_dump
-from pyprof.collectors.postmortem.saved_threads import SavedThreads
+from pyprof.collectors.postmortem.crash_dump_process import DumpedProcess, looks_like_dump
+from pyprof.collectors.postmortem.saved_thread_collector import SavedThreads
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
 from pyprof.interpreters.detection_symbols import KnownSymbols, read_symbols
 from pyprof.interpreters.goroutine_offsets import GoroutineFinder
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace
-from pyprof.model.interpreter_frame_reading import GoroutineOffsets
+from pyprof.model.interpreter_reader_protocols import GoroutineOffsets
 from pyprof.model.profile import Profile
 from pyprof.model.thread_stacks import ThreadStack, leave_out_system, thread_stacks
 from pyprof.objfile.crash_dump import DumpException, DumpModule

@@ -135,7 +135,7 @@ def of_stub(
         RemoteError: The stub cannot be reached, or does not answer.
         UsageError: An option is invalid, or not possible with a stub.
     """
-    from pyprof.collectors.gdb.collector import GdbRemoteCollector
+    from pyprof.collectors.gdb_stub.collector import GdbRemoteCollector
 
     check(options)
     if options.subprocesses:

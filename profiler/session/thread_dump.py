@@ -173,7 +173,7 @@ def of_stub(remote: RemoteOptions, options: DumpOptions, start: Start = spawned)
         UsageError: An option is invalid, or not possible with a stub.
         WorkerDied: The worker has ended.
     """
-    from pyprof.collectors.gdb.collector import GdbRemoteCollector
+    from pyprof.collectors.gdb_stub.collector import GdbRemoteCollector
 
     check_stacks(options)
     if options.locals:

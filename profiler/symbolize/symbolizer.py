@@ -15,7 +15,7 @@ from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.jit_code_map import CodeName
 from pyprof.model.marker_frames import Mark
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
-from pyprof.model.reason_lookup import problem
+from pyprof.model.reason_texts import problem
 from pyprof.model.stacks import FrameKey
 from pyprof.model.walk_result import Trust, lookup_pc
 from pyprof.objfile.loaded_images import Image, ImageStore

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent.spool import FULL, MANY, NOT_WRITTEN, Caps, Spool, SpoolSegment
-from pyprof.fleet.file_system import Disk
+from pyprof.fleet.storage_calls import Disk
 from pyprof.fleet.wire.segment_names import SegmentName
 from tests.agent.crashing import Crash, CrashingDisk
 

@@ -21,8 +21,8 @@ from pyprof.interpreters.cpython.object_reads import Memory, make_gather
 from pyprof.interpreters.cpython.process_reader import PythonProcess
 from pyprof.interpreters.detection_symbols import KnownSymbols, read_symbols
 from pyprof.interpreters.function_numbers import FunctionTable
-from pyprof.model.interpreter_frame_reading import FrameOffsets
 from pyprof.model.interpreter_frames import Chain
+from pyprof.model.interpreter_reader_protocols import FrameOffsets
 from pyprof.objfile.core_file import AT_EXECFN, CoreMemory, SavedRange, read_notes
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.elf.sections import PF_X

@@ -25,7 +25,7 @@ from tests.interpreters.known_calls import record_calls
 from tests.interpreters.pythons import KINDS, Python
 from tests.interpreters.runs import count, stacks
 from tests.live.support import recording as native
-from tests.perf.test_stop_fallback import feedback
+from tests.perf.test_partial_stops import feedback
 from tests.support import PROGRAMS, build
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]

@@ -24,7 +24,7 @@ from pyprof.collectors.base import CollectorStats, PauseLog
 from pyprof.diagnostics import Problem
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Profile, ThreadInfo
-from pyprof.model.reason_lookup import Note, make_note, problem
+from pyprof.model.reason_texts import Note, make_note, problem
 from pyprof.model.summary import NOT_SAMPLED_LABEL, FunctionsMissing, Language, ModuleSummary, Shown, Stops, Summary
 from tests.cli.support import PYPROF
 from tests.exporters.profiles import Builder, code, marker

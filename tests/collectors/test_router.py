@@ -22,14 +22,14 @@ from pyprof.collectors.perf.kernel_collector import NEVER_STOPPED
 from pyprof.collectors.plan import Choice, PlanFacts
 from pyprof.collectors.routing import planner as planning
 from pyprof.collectors.routing.open_sources import MainSource
+from pyprof.collectors.routing.partial_stops import sum_stats
 from pyprof.collectors.routing.planner import Planner
 from pyprof.collectors.routing.router import Router
-from pyprof.collectors.routing.stop_fallback import sum_stats
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.arch import X86_64
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_lookup import Note
+from pyprof.model.reason_texts import Note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 

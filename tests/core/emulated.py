@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pyprof.collectors.gdb.remote_serial import PacketLink
+from pyprof.collectors.gdb_stub.remote_serial import PacketLink
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.model.address_space import Mapping
 from pyprof.model.arch import RISCV64

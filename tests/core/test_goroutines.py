@@ -7,11 +7,11 @@ import struct
 import numpy as np
 import pytest
 
-from pyprof.collectors.postmortem.saved_threads import SavedThread, SavedThreads
+from pyprof.collectors.postmortem.saved_thread_collector import SavedThread, SavedThreads
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
-from pyprof.model.interpreter_frame_reading import GoroutineOffsets
+from pyprof.model.interpreter_reader_protocols import GoroutineOffsets
 from pyprof.model.sample_batch import GOROUTINE_WORD
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core_file import make_saved_memory

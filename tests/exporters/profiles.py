@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pyprof.diagnostics import Problem
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
-from pyprof.model.reason_lookup import make_note
+from pyprof.model.reason_texts import make_note
 from pyprof.model.summary import ModuleSummary, Shown, Stops, Summary
 from pyprof.model.walk_result import Trust
 

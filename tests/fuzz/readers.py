@@ -14,9 +14,9 @@ import numpy as np
 
 from pyprof.collectors.bpf.bpf_object import find_member_offset
 from pyprof.collectors.bpf.records import HEAD_WORDS, REGISTERS, read_records
-from pyprof.collectors.gdb.stub import StopReply
-from pyprof.collectors.gdb.target_modules import parse_libraries
-from pyprof.collectors.gdb.threads import parse_description
+from pyprof.collectors.gdb_stub.stub import StopReply
+from pyprof.collectors.gdb_stub.target_modules import parse_libraries
+from pyprof.collectors.gdb_stub.threads import parse_description
 from pyprof.collectors.linux.interrupted_syscalls import parse_syscall
 from pyprof.collectors.linux.procfs import parse_maps, parse_stat
 from pyprof.diagnostics import Diagnostics

@@ -30,7 +30,7 @@ ALLOWED = {
     ("collectors/linux/procfs.py", "os.open"): "names below the descriptor of /proc/PID",
     ("collectors/offcpu/wall_clock_collector.py", "open"): "/proc/TID/stack and wchan of a number",
     ("collectors/targets/attach_checks.py", "open"): "/proc/sys by names of ours",
-    ("collectors/gdb/target_modules.py", "open"): "a new file in a private folder, O_EXCL",
+    ("collectors/gdb_stub/target_modules.py", "open"): "a new file in a private folder, O_EXCL",
     ("collectors/bpf/bpf_object.py", "open"): "/sys/kernel/btf/vmlinux by its constant",
     ("collectors/bpf/process_ends.py", ".read_bytes"): "the object that is installed with the package",
     ("collectors/bpf/kernel_program.py", ".read_bytes"): "the object that is installed with the package",

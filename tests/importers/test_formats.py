@@ -18,7 +18,7 @@ from pyprof.importers import pprof
 from pyprof.importers.pprof import LOCATION, SAMPLE
 from pyprof.importers.registry import load
 from pyprof.model.profile import FrameKind, ValueType
-from pyprof.model.reason_lookup import make_note
+from pyprof.model.reason_texts import make_note
 from tests.exporters.pprof_reader import fields, varints
 from tests.exporters.pprof_reader import read as read_pprof
 from tests.exporters.profiles import golden

@@ -10,7 +10,7 @@ from pyprof.errors import FormatError
 from pyprof.importers import perf
 from pyprof.importers.registry import load
 from pyprof.model.profile import FrameKind, Profile, ValueType
-from pyprof.model.reason_lookup import make_note
+from pyprof.model.reason_texts import make_note
 
 USUAL = b"""\
 # ========

@@ -12,7 +12,7 @@ import pytest
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.interpreters.cpython.object_reads import Memory, make_gather
 from pyprof.interpreters.function_numbers import UNKNOWN
-from pyprof.model.interpreter_frame_reading import Span
+from pyprof.model.interpreter_reader_protocols import Span
 from tests.interpreters.test_process import EMPTY, Reader, said, started
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]

@@ -19,7 +19,7 @@ from pyprof.interpreters.cpython.layout import LAYOUTS, Layout
 from pyprof.interpreters.cpython.object_reads import Memory
 from pyprof.interpreters.cpython.stop_snapshot import MAX_FAILURES, MAX_IN_STOP, Copied, ReadHints
 from pyprof.interpreters.function_numbers import FunctionTable
-from pyprof.model.interpreter_frame_reading import Span
+from pyprof.model.interpreter_reader_protocols import Span
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 

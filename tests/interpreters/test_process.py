@@ -31,8 +31,8 @@ from pyprof.interpreters.cpython.threads import PythonThreadNames
 from pyprof.interpreters.detection_symbols import FoundSymbols, KnownSymbols, Wanted, read_symbols
 from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.model.address_space import AddressSpace, Mapping, Module, ReadMemory
-from pyprof.model.interpreter_frame_reading import FrameRows
 from pyprof.model.interpreter_frames import FunctionPlace
+from pyprof.model.interpreter_reader_protocols import FrameRows
 from pyprof.objfile.loaded_images import ImageStore
 from tests.interpreters.pythons import HERE, Python, pythons
 

@@ -16,8 +16,8 @@ from pyprof.interpreters.detection_symbols import KnownSymbols
 from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.interpreters.registry import KINDS, Interpreters, ProcessReaders
 from pyprof.model.address_space import AddressSpace
-from pyprof.model.interpreter_frame_reading import FrameReadPlan, Gather
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, SampleState
+from pyprof.model.interpreter_reader_protocols import FrameReadPlan, Gather
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 

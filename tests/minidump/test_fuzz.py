@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.postmortem.dumped_process import DumpedProcess
+from pyprof.collectors.postmortem.crash_dump_process import DumpedProcess
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.options import DEFAULT_SOURCES, SCAN, UnwindOptions

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pyprof.collectors.postmortem.dumped_process import DumpedProcess, _with_ids_of_their_own
+from pyprof.collectors.postmortem.crash_dump_process import DumpedProcess, _with_ids_of_their_own
 from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core_file import SavedMemory

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pyprof.collectors.gdb.remote_serial import PacketKind, PacketReader, build_packet
+from pyprof.collectors.gdb_stub.remote_serial import PacketKind, PacketReader, build_packet
 
 Answer = Callable[[bytes], bytes | None]
 """A function of the request that returns the raw bytes of a false reply, or None for the correct one."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pyprof.collectors.gdb.remote_serial import PacketKind, PacketReader, build_packet
+from pyprof.collectors.gdb_stub.remote_serial import PacketKind, PacketReader, build_packet
 
 
 @dataclass(frozen=True)

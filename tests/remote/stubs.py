@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyprof.collectors.gdb.remote_serial import PacketKind, PacketLink, PacketReader, build_packet
+from pyprof.collectors.gdb_stub.remote_serial import PacketKind, PacketLink, PacketReader, build_packet
 from tests.support import need
 
 

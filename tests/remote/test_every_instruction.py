@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.gdb.collector import GdbRemoteCollector
+from pyprof.collectors.gdb_stub.collector import GdbRemoteCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk_result import StackEnd, Walk, lookup_pc

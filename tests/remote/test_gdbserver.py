@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.gdb.collector import GdbRemoteCollector
+from pyprof.collectors.gdb_stub.collector import GdbRemoteCollector
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost

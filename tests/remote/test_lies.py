@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pyprof.collectors.gdb.collector import GdbRemoteCollector
+from pyprof.collectors.gdb_stub.collector import GdbRemoteCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import NotTraceable, PyprofError, RemoteError
 from pyprof.model.sample_batch import SampleBatch

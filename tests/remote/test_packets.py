@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.gdb.remote_serial import (
+from pyprof.collectors.gdb_stub.remote_serial import (
     MAX_PAYLOAD,
     Incoming,
     PacketKind,

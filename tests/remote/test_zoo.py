@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pyprof.collectors.base import Feedback
-from pyprof.collectors.gdb.collector import GdbRemoteCollector
+from pyprof.collectors.gdb_stub.collector import GdbRemoteCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, RemoteOptions, UnwindOptions
 from pyprof.session.session import Session

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyprof.collectors.base import Collector
-from pyprof.collectors.gdb.collector import GdbRemoteCollector
+from pyprof.collectors.gdb_stub.collector import GdbRemoteCollector
 from pyprof.collectors.postmortem.core_process import CoreFileProcess
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.targets.process_selection import select_processes

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from pyprof.errors import UsageError
 from pyprof.fleet.configuration import BadConfig
-from pyprof.fleet.file_system import Disk
 from pyprof.fleet.server import config
 from pyprof.fleet.server.ingest.segment_files import DiskFull, SegmentFiles
 from pyprof.fleet.server.ingest.segment_rows import frame_of, hash_of, module_of, text_of
@@ -31,6 +30,7 @@ from pyprof.fleet.server.store.sql_engine import (
     address,
     literal,
 )
+from pyprof.fleet.storage_calls import Disk
 from pyprof.fleet.wire.segment_names import PART
 from pyprof.importers import pprof
 from pyprof.lazy_dataclasses import replace

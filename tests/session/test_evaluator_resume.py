@@ -15,7 +15,7 @@ from pyprof.model.walk_result import StackEnd, Trust, Walk
 from pyprof.session.pipeline.resume_at_evaluator import EvaluatorResume
 from pyprof.unwind.unwinder import Unwinder
 from tests.interpreters.test_merge import EVALUATOR, function_range
-from tests.perf.test_stop_fallback import feedback
+from tests.perf.test_partial_stops import feedback
 
 TOP = 0x300
 

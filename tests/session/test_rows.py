@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.lazy_dataclasses import field_names
-from pyprof.session.pipeline import sample_rows as under_test
-from pyprof.session.pipeline.sample_rows import UNKNOWN, Rows, RowStore, no_lengths
+from pyprof.session.pipeline import window_row_store as under_test
+from pyprof.session.pipeline.window_row_store import UNKNOWN, Rows, RowStore, no_lengths
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
 

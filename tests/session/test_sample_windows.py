@@ -22,7 +22,7 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
 from pyprof.model.thread_identity import Labels
 from pyprof.model.walk_result import StackEnd, Walk
-from pyprof.session.pipeline import sample_rows
+from pyprof.session.pipeline import window_row_store
 from pyprof.session.pipeline.batch_to_stacks import Interning
 from pyprof.session.pipeline.profile_assembly import amounts, limit_to_window, list_threads
 from pyprof.session.pipeline.sample_windows import CLIPPED, Clock, Recorder, Window, WindowPosition
@@ -210,7 +210,7 @@ def test_thread_is_in_a_profile_once_for_each_set_of_labels() -> None:
 
 
 def test_sets_of_labels_beyond_the_maximum_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_rows, "MAX_LABEL_SETS", 3)
+    monkeypatch.setattr(window_row_store, "MAX_LABEL_SETS", 3)
     diagnostics = Diagnostics()
     rec = Recorder(Script(), Interning(OneFrame(), None, None), diagnostics)
     rec.add_batch(replace(batch(*[(STOPPED, 1, 0x10)] * 4), labels={n: (("n", str(n)),) for n in range(4)}))

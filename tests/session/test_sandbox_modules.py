@@ -107,7 +107,7 @@ def test_nothing_of_numpy_that_the_worker_uses_is_left_out(dead: tuple[str, ...]
     ours, _, left_out = said_of(*dead)
     assert {"pad", "linalg", "save"} <= set(left_out)
     used = {(module, name) for module, path in ours.items() for name in used_of_numpy(path)}
-    assert ("pyprof.session.pipeline.sample_rows", "broadcast_to") in used
+    assert ("pyprof.session.pipeline.window_row_store", "broadcast_to") in used
     assert {each for each in used if each[1] in left_out} == set()
 
 

@@ -15,7 +15,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.analysis.function_costs import costs
 from pyprof.model.interpreter_frames import SampleState
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
-from pyprof.model.reason_lookup import make_note
+from pyprof.model.reason_texts import make_note
 from pyprof.model.stacks import StackTable
 from pyprof.model.summary import Shown, Summary, lacks
 from pyprof.model.thread_identity import ThreadKey

@@ -9,7 +9,7 @@ import pytest
 
 from pyprof.model.interpreter_frames import FunctionPlace, SampleState
 from pyprof.model.marker_frames import cut_mark
-from pyprof.model.reason_lookup import make_note
+from pyprof.model.reason_texts import make_note
 from pyprof.model.stacks import FrameKey, StackTable, interpreter_key, kernel_key, marker_key, native_key
 from pyprof.model.walk_result import StackEnd, Trust
 from pyprof.options import NATIVE_VIEWS, ViewOptions

@@ -24,8 +24,8 @@ from pyprof.collectors.perf.switch_source import PerfSwitchSource
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.targets import Targets
 from pyprof.collectors.routing.open_sources import OpenSources
+from pyprof.collectors.routing.partial_stops import PartialStops
 from pyprof.collectors.routing.router import Router
-from pyprof.collectors.routing.stop_fallback import PartialStops
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.lazy_dataclasses import replace

@@ -40,7 +40,7 @@ from functools import partial
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
-from pyprof.model.reason_lookup import problem_of
+from pyprof.model.reason_texts import problem_of
 from pyprof.model.sample_batch import GOROUTINE_WORD
 from pyprof.model.walk_result import Trust
 from pyprof.objfile.base import ObjectFile

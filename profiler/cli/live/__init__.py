@@ -8,5 +8,5 @@ snapshots        Snapshots of a running recording: its windows merged one after 
 terminal_screen  A screen on a terminal, which is always restored, and the lines that it shows
 top_session      One invocation of `pyprof top`: recordings, event loop, screen or tables, signals, a command's own
                  output
-view             The current view of `pyprof top` as an immutable value, and the keys that change it
+view_state       The current view of `pyprof top` as an immutable value, and the keys that change it
 """

@@ -25,7 +25,7 @@ from rich.style import Style
 
 from pyprof.cli.live.costs import RowCost, RowTree, Tally, TopRow
 from pyprof.cli.live.snapshots import Snapshot
-from pyprof.cli.live.view import View, help_lines, hints, place, rows
+from pyprof.cli.live.view_state import View, help_lines, hints, place, rows
 from pyprof.cli.terminal_output import printable
 from pyprof.cli.text_format import duration, function_names, keep_apart, many, percent, shorten_middle
 

@@ -39,7 +39,7 @@ from pyprof.fleet.agent.windows import (
     restored,
     segments,
 )
-from pyprof.fleet.file_system import has_room, locked
+from pyprof.fleet.storage_calls import has_room, locked
 from pyprof.fleet.systemd import Notifier
 from pyprof.fleet.wire.segment_names import default_spool
 from pyprof.model.profile import Profile

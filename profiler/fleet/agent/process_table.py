@@ -19,7 +19,7 @@ from pyprof.collectors.targets.process_selection import Selection
 from pyprof.errors import FormatError, PyprofError
 from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, SamplingChoice, TargetRule, judge, user_name
 from pyprof.lazy_dataclasses import dataclass
-from pyprof.model.reason_lookup import make_note
+from pyprof.model.reason_texts import make_note
 from pyprof.model.thread_identity import Labels
 from pyprof.model.untrusted_text import REDACTED, looks_secret, without_secrets
 

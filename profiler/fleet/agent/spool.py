@@ -28,7 +28,7 @@ from enum import IntEnum
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent.last_minutes import NOT_KEPT
-from pyprof.fleet.file_system import Disk
+from pyprof.fleet.storage_calls import Disk
 from pyprof.fleet.wire.segment_names import SegmentName, is_day, is_part
 from pyprof.lazy_dataclasses import dataclass, field
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pyprof.errors import FormatError, PyprofError, RecordingError
 from pyprof.fleet.configuration import TimeSpan
-from pyprof.fleet.file_system import Disk
+from pyprof.fleet.storage_calls import Disk
 from pyprof.fleet.wire.segment_names import SegmentName, is_day
 from pyprof.importers import pprof
 from pyprof.importers.profile_builder import About, Builder
@@ -26,7 +26,7 @@ from pyprof.model.analysis.compiler_command_lines import program_name
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile, Span, ThreadInfo, ValueType
-from pyprof.model.reason_lookup import make_note
+from pyprof.model.reason_texts import make_note
 from pyprof.model.summary import Summary, summed
 from pyprof.model.walk_result import Trust
 from pyprof.recording.untrusted_recording import read_bytes

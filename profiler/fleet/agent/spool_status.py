@@ -16,7 +16,7 @@ from pyprof.errors import PyprofError, UsageError
 from pyprof.fleet.agent import spool_query
 from pyprof.fleet.agent.spool import QUEUE
 from pyprof.fleet.configuration import SINK_NAME, TimeSpan
-from pyprof.fleet.file_system import Disk
+from pyprof.fleet.storage_calls import Disk
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.profile import FrameKind, Profile

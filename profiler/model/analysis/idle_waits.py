@@ -24,7 +24,7 @@ from pyprof.model.analysis.function_costs import START_UP
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile
-from pyprof.model.reason_lookup import make_note
+from pyprof.model.reason_texts import make_note
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.model.reason_lookup import problem
+from pyprof.model.reason_texts import problem
 from pyprof.objfile.breakpad.index import CHUNK, Ranges, RecordIndex, build_index
 from pyprof.objfile.breakpad.records import (
     FuncRecord,

@@ -7,10 +7,10 @@ interpreter_readers     The interpreters of a recording's processes
 journal_writer          Writes the current window to the journal of its sink
 profile_assembly        Assembly of a Profile from a closed window: names, values and statistics
 resume_at_evaluator     Continues an unwound stack at an evaluator frame of the interpreter
-sample_rows             Rows of a recording: the facts that are kept of each sample once its stack is a node of the
-                        tree, and its threads
 sample_windows          Turns batches into rows and windows
 shown_frames            Selects the frames and samples of a recording that are shown, by views of native frames
 truncated_stack_repair  Completes truncated stacks from a later complete stack of the same thread
 unsampled_time          Processor time without samples
+window_row_store        Rows of a recording: the facts that are kept of each sample once its stack is a node of the
+                        tree, and its threads
 """

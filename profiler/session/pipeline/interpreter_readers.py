@@ -19,8 +19,8 @@ from pyprof.interpreters.function_numbers import FunctionTable, NamedCode
 from pyprof.interpreters.registry import Interpreters, KernelReaders, ProcessReaders
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import Module
-from pyprof.model.interpreter_frame_reading import KernelReader, StackReader
 from pyprof.model.interpreter_frames import FunctionPlace
+from pyprof.model.interpreter_reader_protocols import KernelReader, StackReader
 from pyprof.model.profile import Line, ThreadInfo, rename_threads
 from pyprof.objfile.byte_source import open_regular
 from pyprof.options import DEFAULT_STACK_SIZE

@@ -28,8 +28,8 @@ from pyprof.model.summary import ModuleSummary, Summary
 from pyprof.model.thread_identity import join_labels
 from pyprof.session.own_resources import RecentCost
 from pyprof.session.pipeline.profile_assembly import amounts, effort
-from pyprof.session.pipeline.sample_rows import Rows, RowStore
 from pyprof.session.pipeline.sample_windows import WindowAdditions, WindowPosition
+from pyprof.session.pipeline.window_row_store import Rows, RowStore
 from pyprof.session.session import Session
 from pyprof.session.worker.messages import NamingOptions
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer

@@ -28,9 +28,9 @@ from pyprof.model.summary import Children, Language, Stops, Summary
 from pyprof.model.thread_identity import ProcessKey
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.session.own_resources import OwnCost, own_cost
-from pyprof.session.pipeline.sample_rows import Rows
 from pyprof.session.pipeline.sample_windows import Window, WindowStatistics
 from pyprof.session.pipeline.unsampled_time import processor_time, scale_to_accounts
+from pyprof.session.pipeline.window_row_store import Rows
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import DescribedCode, FunctionStart, InterpreterName, Symbolizer
 

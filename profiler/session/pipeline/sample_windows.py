@@ -26,7 +26,8 @@ from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.thread_identity import Labels, ThreadKey
 from pyprof.model.walk_result import StackEnd, Walk
 from pyprof.session.pipeline.batch_to_stacks import Interned, Interning
-from pyprof.session.pipeline.sample_rows import (
+from pyprof.session.pipeline.truncated_stack_repair import TruncatedStackRepair
+from pyprof.session.pipeline.window_row_store import (
     UNKNOWN,
     LabelSets,
     LastStacks,
@@ -37,7 +38,6 @@ from pyprof.session.pipeline.sample_rows import (
     ThreadNumbers,
     no_lengths,
 )
-from pyprof.session.pipeline.truncated_stack_repair import TruncatedStackRepair
 
 CLIPPED = "waits_clipped"
 COMPLETED = "stack_completed"

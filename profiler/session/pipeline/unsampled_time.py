@@ -22,10 +22,10 @@ from pyprof.collectors.cpu_accounts import (
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.marker_frames import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_lookup import Note, make_note
+from pyprof.model.reason_texts import Note, make_note
 from pyprof.model.stacks import marker_key
-from pyprof.session.pipeline.sample_rows import UNKNOWN
 from pyprof.session.pipeline.sample_windows import Window
+from pyprof.session.pipeline.window_row_store import UNKNOWN
 
 _PIECES = 64
 """Number of rows into which unsampled time is split over a window."""

@@ -157,11 +157,13 @@ class _Overtime:
     """
 
     def __init__(self, waited_s: Callable[[], float], names_s: float, patient: bool) -> None:
-        """Create a deadline for the end of a recording that has not started.
+        """Create the limit for the work that is left when a recording ends: unwinding, and resolving names.
+
+        The limit does not run while the processes wait for a processor, so that a busy machine loses no names.
 
         Args:
             waited_s: Returns how long the sampler's loop and the worker have waited for a processor, in seconds.
-            names_s: Time until the deadline, in seconds.
+            names_s: How long that work may take, in seconds.
             patient: True if the sampler's loop has no time limit, because it waits for a GDB stub.
         """
         self.looping = False

@@ -9,7 +9,7 @@ import pytest
 from pyprof.cli.arguments import TABLES
 from pyprof.cli.live.snapshots import Snapshot, SnapshotBuilder
 from pyprof.cli.live.top_session import Acts, Loop
-from pyprof.cli.live.view import KEYS, View, hints
+from pyprof.cli.live.view_state import KEYS, View, hints
 from pyprof.errors import NoSuchProcess, UsageError
 from pyprof.lazy_dataclasses import replace
 from tests.cli.live.fake_screen import FakeScreen

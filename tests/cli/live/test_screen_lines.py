@@ -10,7 +10,7 @@ from pyprof.cli.live.costs import RowCost, TopRow
 from pyprof.cli.live.snapshots import Snapshot, SnapshotBuilder
 from pyprof.cli.live.terminal_screen import fitting, picture, plain
 from pyprof.cli.live.terminal_screen import text as text_of
-from pyprof.cli.live.view import View, place, rows
+from pyprof.cli.live.view_state import View, place, rows
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import ThreadInfo
 from tests.cli.live.support import BUSY, window

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 from contextlib import ExitStack, suppress
 
 from pyprof.exporters import output_file
-from pyprof.fleet.file_system import Disk
+from pyprof.fleet.storage_calls import Disk
 from pyprof.fleet.wire.push_client import Endpoint, HttpClient
 from pyprof.fleet.wire.push_verdicts import NotSent
 from pyprof.fleet.wire.segment_names import SegmentName

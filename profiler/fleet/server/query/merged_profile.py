@@ -9,7 +9,7 @@ from pyprof.importers.profile_builder import About, Builder
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.confidence_interval import SamplingBasis, basis_of_sums
 from pyprof.model.profile import Frame, Profile, ThreadInfo, ValueType
-from pyprof.model.reason_lookup import Note, make_note
+from pyprof.model.reason_texts import Note, make_note
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import Labels
 

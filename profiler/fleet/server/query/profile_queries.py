@@ -21,7 +21,7 @@ from pyprof.fleet.server.store.symbol_files import SymbolFiles
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.analysis.confidence_interval import SamplingBasis
 from pyprof.model.profile import Profile, ValueType
-from pyprof.model.reason_lookup import make_note
+from pyprof.model.reason_texts import make_note
 from pyprof.model.thread_identity import Labels
 
 MAX_STACKS = 50_000

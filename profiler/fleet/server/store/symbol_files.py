@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.fleet.file_system import Disk
 from pyprof.fleet.server.authorization import Refused
 from pyprof.fleet.server.ingest.segment_files import FULL
 from pyprof.fleet.server.ingest.segment_rows import is_bare
+from pyprof.fleet.storage_calls import Disk
 from pyprof.fleet.wire.segment_names import PART
 from pyprof.importers.pprof import inflate
 from pyprof.lazy_dataclasses import replace

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from pyprof.collectors.postmortem.saved_threads import SavedThread, SavedThreads, choose_first_copy
+from pyprof.collectors.postmortem.saved_thread_collector import SavedThread, SavedThreads, choose_first_copy
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
 from pyprof.lazy_dataclasses import replace

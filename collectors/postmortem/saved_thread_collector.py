@@ -17,7 +17,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
-from pyprof.model.interpreter_frame_reading import GoroutineOffsets
+from pyprof.model.interpreter_reader_protocols import GoroutineOffsets
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, make_goroutine_piece
 from pyprof.objfile.core_file import SavedMemory

@@ -23,7 +23,7 @@ from pyprof.fleet.agent.control_socket import ControlRefused
 from pyprof.fleet.wire.push_verdicts import LATER, REFUSED
 from pyprof.model.fleet_reasons import ASKS
 from pyprof.model.interpreter_frames import PARTIAL
-from pyprof.model.reason_lookup import (
+from pyprof.model.reason_texts import (
     COUNTERS,
     ENDS,
     PAGE,
@@ -219,7 +219,7 @@ def test_problems_of_files_are_made_from_rows_only() -> None:
         "profiler/recording/summary_rows.py",
         "profiler/importers/pprof_tables.py",
     }  # they read stored problems
-    assert makers == {"profiler/model/reason_lookup.py", *readers}
+    assert makers == {"profiler/model/reason_texts.py", *readers}
 
 
 def test_notes_are_made_by_the_function_that_takes_the_name_of_a_row() -> None:
@@ -230,7 +230,7 @@ def test_notes_are_made_by_the_function_that_takes_the_name_of_a_row() -> None:
         for node in syntax.nodes(path)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Note"
     }
-    assert makers == {"profiler/model/reason_lookup.py"}
+    assert makers == {"profiler/model/reason_texts.py"}
 
 
 def test_note_has_the_sentence_of_its_row_with_its_arguments() -> None:

@@ -21,9 +21,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 from pyprof.collectors.base import PauseLog
-from pyprof.collectors.gdb.stub import StopReply, Stub, ThreadId
+from pyprof.collectors.gdb_stub.stub import StopReply, Stub, ThreadId
 from pyprof.errors import ConnectionLost, NotTraceable, RemoteError
-from pyprof.model.reason_lookup import Note, make_note
+from pyprof.model.reason_texts import Note, make_note
 
 HALT_TIMEOUT_S = 3.0
 POLL_INTERVAL_S = 0.02

@@ -16,7 +16,7 @@ from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_lookup import Note, join_pids, make_note
+from pyprof.model.reason_texts import Note, join_pids, make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.thread_identity import ThreadKey
 
@@ -55,7 +55,11 @@ class ClosedSources:
 
 
 def sum_stats(first: CollectorStats, then: CollectorStats) -> CollectorStats:
-    """Return the sums of two sources' statistics, with the accounts of each process over both times."""
+    """Return the statistics of two sources that sampled one after the other, as if they were one source.
+
+    The processor time that the kernel accounts to each process is counted from the begin of the first to the end of the
+    second.
+    """
     later = {
         root: first.accounts[root].followed_by(account) if root in first.accounts else account
         for root, account in then.accounts.items()

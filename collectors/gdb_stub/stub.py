@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from itertools import accumulate
 from xml.parsers import expat
 
-from pyprof.collectors.gdb.remote_serial import PacketLink, escape_payload
+from pyprof.collectors.gdb_stub.remote_serial import PacketLink, escape_payload
 from pyprof.errors import ConnectionLost, RemoteError
 from pyprof.lazy_dataclasses import dataclass, field
 

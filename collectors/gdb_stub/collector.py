@@ -17,8 +17,8 @@ from typing import Literal
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import BatchBuilder, BytesMemory, Lane, split_at_flushes
-from pyprof.collectors.gdb.remote_serial import PacketLink
-from pyprof.collectors.gdb.run_control import (
+from pyprof.collectors.gdb_stub.remote_serial import PacketLink
+from pyprof.collectors.gdb_stub.run_control import (
     AllStop,
     Control,
     NonStop,
@@ -26,9 +26,9 @@ from pyprof.collectors.gdb.run_control import (
     await_first_stop,
     is_interrupt_ignored,
 )
-from pyprof.collectors.gdb.stub import RemoteMemory, StopReply, Stub, ThreadId
-from pyprof.collectors.gdb.target_modules import RemoteFiles, RemoteModules, RemoteSpaces, StubImage, find_program
-from pyprof.collectors.gdb.threads import (
+from pyprof.collectors.gdb_stub.stub import RemoteMemory, StopReply, Stub, ThreadId
+from pyprof.collectors.gdb_stub.target_modules import RemoteFiles, RemoteModules, RemoteSpaces, StubImage, find_program
+from pyprof.collectors.gdb_stub.threads import (
     Register,
     RegisterMap,
     RemoteThread,
@@ -44,7 +44,7 @@ from pyprof.errors import ConnectionLost, RemoteError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch, find_arch
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_lookup import make_note
+from pyprof.model.reason_texts import make_note
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind
 from pyprof.options import CollectOptions, RemoteOptions
 
