@@ -106,18 +106,32 @@ class GoroutineStacks:
         return SavedThreads(self.saved_threads(), self._arch, memory, self._space, Diagnostics(), unknown=unknown)
 
 
-class GoroutineCollector(PtraceCollector):
-    """A collector of the threads of one process, and once of its goroutines that no thread runs."""
+class GoroutineCollector:
+    """A collector of the threads of one process, and once of its goroutines that no thread runs.
 
-    find: Callable[[AddressSpace], GoroutineStacks]
-    goroutines: GoroutineStacks | None = None
-    _saved: SavedThreads | None = None
+    Attributes:
+        goroutines: The goroutines, None before the first batch with samples of threads.
+    """
+
+    def __init__(self, own: PtraceCollector, find: Callable[[AddressSpace], GoroutineStacks]) -> None:
+        """Add goroutines to a collector of threads.
+
+        Args:
+            own: Samples the threads.
+            find: Finds the goroutines in the address space of the process.
+        """
+        self.goroutines: GoroutineStacks | None = None
+        self._own = own
+        self._find = find
+        self._saved: SavedThreads | None = None
+        self.retire, self.stats = own.retire, own.stats
+        self.stop, self.close = own.stop, own.close
 
     def batches(self) -> Iterator[SampleBatch]:
-        for batch in super().batches():
+        for batch in self._own.batches():
             yield batch
             if self.goroutines is None and batch.spaces:
-                self.goroutines = self.find(next(iter(batch.spaces.values())))
+                self.goroutines = self._find(next(iter(batch.spaces.values())))
                 self._saved = self.goroutines.collector()
                 yield from self._saved.batches()
 
@@ -125,8 +139,8 @@ class GoroutineCollector(PtraceCollector):
         if self._saved is not None and (feedback.batch.tid < 0).any():
             self._saved.learn(feedback)
         else:
-            super().learn(feedback)
+            self._own.learn(feedback)
 
     def threads(self) -> list[ThreadInfo]:
-        own = super().threads()
+        own = self._own.threads()
         return own + self.goroutines.infos(own[0].process if own else "") if self.goroutines is not None else own

@@ -221,14 +221,15 @@ class _Looking:
         """
         from pyprof.session.goroutine_stacks import GoroutineCollector, GoroutineStacks
 
-        collector = GoroutineCollector(pid, self.collect, self.diagnostics, readers=self.runtimes.reader)
-        collector.find = partial(
+        find = partial(
             GoroutineStacks,
             arch=procfs.read_arch(pid),
             read_symbols=self.symbols,
             diagnostics=self.diagnostics,
             now_ns=time.monotonic_ns(),
         )
+        threads = PtraceCollector(pid, self.collect, self.diagnostics, readers=self.runtimes.reader)
+        collector = GoroutineCollector(threads, find)
         return collector, lambda: collector.goroutines.states() if collector.goroutines is not None else {}
 
     def profile(self, collector: Collector, threads_now: Callable[[], Set[int]], most_s: float, title: str) -> Profile:
