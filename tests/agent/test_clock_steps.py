@@ -168,6 +168,26 @@ def test_time_between_windows_is_counted_once_and_said() -> None:
     assert [line["event"] for line in of.wait(EVENT_S)] == ["healthy again"]
 
 
+@pytest.mark.parametrize("steps", [(0, 1, 1, 1, 1), (0, 0, 1, 1, 1)], ids=["in_the_window", "noticed_in_the_next"])
+def test_forward_step_of_the_clock_is_no_time_without_a_window(steps: tuple[int, ...]) -> None:
+    gaps = UnrecordedTime(Clocked().conditions)
+    gaps.begin(0)
+    for at, count in enumerate(steps):
+        start_ns = (60 * at + 3600 * (at >= 2)) * SECOND_NS
+        gaps.add_window("cpu", start_ns, start_ns + 60 * SECOND_NS, count)
+    assert gaps.total_ns == 0
+    gaps.add_window("cpu", 3910 * SECOND_NS, 3970 * SECOND_NS, 1)
+    assert gaps.total_ns == 10 * SECOND_NS, "gaps after the step count"
+
+
+def test_forward_step_in_the_first_window_is_no_time_without_a_window() -> None:
+    gaps = UnrecordedTime(Clocked().conditions)
+    gaps.begin(0)
+    gaps.add_window("cpu", 0, 60 * SECOND_NS, 1)
+    gaps.add_window("cpu", 3660 * SECOND_NS, 3720 * SECOND_NS, 1)
+    assert gaps.total_ns == 0
+
+
 def test_first_agent_on_a_host_has_no_time_without_a_window() -> None:
     gaps = UnrecordedTime(Clocked().conditions)
     gaps.begin(0)

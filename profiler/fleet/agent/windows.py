@@ -136,6 +136,7 @@ class UnrecordedTime:
         self._conditions = conditions
         self.total_ns = 0
         self._last: dict[object, tuple[int, int]] = {}
+        self._steps: dict[object, int] = {}  # the number of steps at the end of each group's last window
         self._since_ns = 0
 
     def begin(self, since_ns: int) -> None:
@@ -163,10 +164,12 @@ class UnrecordedTime:
             group: Identifies what is recorded in the same way.
             start_ns: Start of the window, since the epoch.
             end_ns: End of the window.
-            steps: Number of steps of the wall clock so far.
+            steps: Number of steps of the wall clock until now, some time after the window's end.
         """
         before_ns, steps_before = self._last.get(group, (self._since_ns, steps))
-        self._since_ns, self._last[group] = 0, (end_ns, steps)
+        steps_at_start = self._steps.get(group, 0)
+        # a step within a window moves the next window's start, not the end of the window itself
+        self._since_ns, self._last[group], self._steps[group] = 0, (end_ns, steps_at_start), steps
         gap_ns = start_ns - before_ns
         if before_ns and steps == steps_before and gap_ns > _TOLERANCE_NS:
             self.total_ns += gap_ns
