@@ -156,6 +156,7 @@ Type=notify
 User={user}
 Group={user}
 ExecStart={command}
+ExecReload=/bin/kill -HUP $MAINPID
 Restart=on-failure
 RestartSec=5
 TimeoutStopSec=90

@@ -180,6 +180,9 @@ REQUESTS = (
            hint="repeat the request in a few seconds"),
     Reason("store_failed", Stage.SERVER, "The database refused the request, or is not reachable.",
            hint="read the server's log, which has the database's message"),
+    Reason("store_rebuilding", Stage.SERVER,
+           "The database was damaged and is filled again from the files. Queries lack windows.",
+           hint="wait for `files indexed` in the server's log"),
     Reason("disk_full", Stage.SERVER, "The server's disk is full. The segment is not stored; older ones stay.",
            hint="free space on the server's disk, or set a smaller retention.max_bytes"),
 )

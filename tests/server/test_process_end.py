@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,36 @@ def test_process_ends_after_a_signal(tmp_path: Path, patch: str, code: int) -> N
         assert client.process is not None
         client.process.terminate()
         assert client.process.wait(PATIENCE_S) == code
+
+
+def test_sighup_reads_the_tokens_again_and_does_not_end_the_server(tmp_path: Path) -> None:
+    token, config = tmp_path / "read.token", tmp_path / "server.toml"
+    config.write_text(f'[[tenant]]\nname = "a"\nread_token_file = "{token}"\n')
+
+    def write(text: str) -> None:
+        token.write_text(text)
+        token.chmod(0o600)
+
+    write("first-token-of-the-tenant")
+    with served(tmp_path / "data", "--config", str(config), token=token.read_text()) as client:
+        assert client.process is not None
+        assert client.question("services").status == 200
+        write("second-token-of-the-tenant")
+        client.process.send_signal(signal.SIGHUP)
+        while client.question("services").status == 200:
+            time.sleep(0.01)
+        client.token = token.read_text()
+        assert client.question("services").status == 200
+        token.write_text("short")
+        client.process.send_signal(signal.SIGHUP)
+        assert client.process.stderr is not None
+        line = ""
+        while "reload failed" not in line:
+            line = client.process.stderr.readline()
+        assert "less than 16 letters" in line
+        config.write_text("")
+        client.process.send_signal(signal.SIGHUP)
+        while "reload failed" not in (line := client.process.stderr.readline()):
+            pass
+        assert "the last one removed" in line
+        assert client.question("services").status == 200

@@ -26,7 +26,7 @@ DESCRIPTION = """\
 Store the profiles that many agents send as files, and answer queries by a web page and HTTP.
 A tenant is a group of users and agents with its own tokens and data.
 Needs pip install 'pyprof-live[server]'. SIGTERM ends it after the requests that it is
-answering.
+answering. SIGHUP makes it read the tenants and their tokens again.
 """
 
 EPILOG = """\
@@ -130,12 +130,12 @@ def run(arguments: argparse.Namespace) -> int:
         count = lifecycle.rebuild(found, log)
         line(f"{count:,} segments of {found.data} are in the database")
     else:
-        _serve(found, log, arguments.log == "json")
+        _serve(found, log, arguments.log == "json", lambda: config.load(arguments.config))
     return 0
 
 
-def _serve(found: ServerConfig, log: Log, is_json: bool) -> NoReturn:
-    """Run the server, and exit this process at once when it has ended.
+def _serve(found: ServerConfig, log: Log, is_json: bool, load: Callable[[], ServerConfig]) -> NoReturn:
+    """Run the server, and exit this process at once when it has ended. SIGHUP reads the tenants again.
 
     The end of the interpreter would unwind threads that are in a query of chdb, such as that of a health check. chdb's
     handler of the crash then keeps a lock for which exit(3) waits.
@@ -143,9 +143,14 @@ def _serve(found: ServerConfig, log: Log, is_json: bool) -> NoReturn:
     from pyprof.cli.interrupts import EndBySignals, listen
     from pyprof.fleet.server import lifecycle
 
+    def listens(end: Callable[[], None], reload: Callable[[], None]) -> None:
+        ending = EndBySignals(_with_alarm(end), lambda: os._exit(1))
+        listen(lambda number: reload() if number == signal.SIGHUP else ending(number))
+
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it reloads under nohup, too
     code = 0
     try:
-        lifecycle.serve(found, log, lambda end: listen(EndBySignals(_with_alarm(end), lambda: os._exit(1))))
+        lifecycle.serve(found, log, listens, load)
     except PyprofError as error:
         code = error.exit_code
         if is_json:

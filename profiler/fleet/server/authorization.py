@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from pyprof.errors import UsageError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.fleet_reasons import REQUESTS
 
@@ -37,6 +38,7 @@ STATUS = {
     "too_many_requests": 429,
     "starting": 503,
     "store_failed": 503,
+    "store_rebuilding": 503,
     "disk_full": 507,
 }
 """HTTP status of a refused request by its reason. An agent does not resend after 400, 409, 413 or 422, because a later
@@ -83,6 +85,16 @@ class Access:
     def __init__(self, tenants: tuple[Tenant, ...]) -> None:
         self._tenants = tenants
 
+    def change_tenants(self, tenants: tuple[Tenant, ...]) -> None:
+        """Use other tenants and tokens from now on. Any thread may call this.
+
+        Raises:
+            UsageError: The server would become open, or would no longer be open, for which it must be restarted.
+        """
+        if bool(tenants) != bool(self._tenants):
+            raise UsageError("the first [[tenant]] was added, or the last one removed", "restart the server for that")
+        self._tenants = tenants
+
     @property
     def is_open(self) -> bool:
         return not self._tenants
@@ -97,14 +109,15 @@ class Access:
         Raises:
             Refused: There is no token, or it is not valid for the role.
         """
-        if not self._tenants:
+        tenants = self._tenants
+        if not tenants:
             return self.OPEN
         kind, _, given = header.partition(" ")
         token = given.strip() if kind.lower() == "bearer" else cookie
         if not token:
             raise Refused("no_token")
         named, other = "", ""
-        for tenant in self._tenants:
+        for tenant in tenants:
             for known_role, known in tenant.tokens.items():
                 same = hmac.compare_digest(known.encode(), token.encode("utf-8", "replace"))
                 named = tenant.name if same and known_role == role else named

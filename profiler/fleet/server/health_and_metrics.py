@@ -19,10 +19,11 @@ CHECK_INTERVAL_S = 5.0
 """Time between two health checks of the server, in seconds."""
 MAX_CHECK_S = 15.0
 """Time in seconds after which a health check of the server that has not ended counts as failed."""
-DISK_FULL, STORE_FAILED = "disk_full", "store_failed"
-FAILURES = (DISK_FULL, STORE_FAILED)
+DISK_FULL, STORE_FAILED, STORE_REBUILDING = "disk_full", "store_failed", "store_rebuilding"
+FAILURES = (DISK_FULL, STORE_FAILED, STORE_REBUILDING)
 """Reasons for which the server is unhealthy; each is a row of the table of reasons."""
-_SENTENCES = {reason.name: reason.sentence for reason in REQUESTS}
+SENTENCES = {reason.name: reason.sentence for reason in REQUESTS}
+"""The sentence of each reason for which the server refuses a request or is unhealthy."""
 
 
 class ServerHealth:
@@ -72,9 +73,9 @@ class ServerHealth:
         """Note that the server cannot do part of its work, for a reason of FAILURES."""
         with self._lock:
             is_new = reason not in self._failures
-            self._failures[reason] = text or _SENTENCES[reason]
+            self._failures[reason] = text or SENTENCES[reason]
         if is_new:
-            self._say("error", "unhealthy", reason=reason, error=text or _SENTENCES[reason])
+            self._say("error", "unhealthy", reason=reason, error=text or SENTENCES[reason])
 
     def report_success(self, reason: str) -> None:
         """Note that a reason for which the server was unhealthy no longer holds."""

@@ -62,8 +62,8 @@ class FleetServer:
     def __init__(self, config: ServerConfig, parts: ServerParts) -> None:
         self._config, self._store, self._numbers = config, parts.store, parts.numbers
         self._symbols, self._health = parts.symbols, parts.health
-        self._access = Access(config.tenants)
-        self._taking = IngestApp(config, parts, self._access)
+        self.access = Access(config.tenants)
+        self._taking = IngestApp(config, parts, self.access)
         found = {name: _asset(room, name) for room, names in (_OWN, _SHARED) for name in names}
         self._assets = {name: (data, _KINDS[name[name.rindex(".") :]]) for name, data in found.items()}
         self._page = _asset("fleet.server", "fleet.html")
@@ -128,7 +128,7 @@ class FleetServer:
     async def _login(self, request: Request) -> Response:
         """Return a response that sets a reader's token as a cookie, for links and frames of the page."""
         header = request.headers.get("authorization", "")
-        self._access.tenant(READ, header)
+        self.access.tenant(READ, header)
         answer = Response(b"{}", 200, SAFE, JSON)
         secure = request.url.scheme == "https"
         answer.set_cookie(COOKIE, header.partition(" ")[2].strip(), httponly=True, samesite="strict", secure=secure)
@@ -156,7 +156,7 @@ class FleetServer:
 
     def _tenant(self, role: str, request: Request) -> str:
         cookie = request.cookies.get(COOKIE, "") if role == READ else ""
-        return self._access.tenant(role, request.headers.get("authorization", ""), cookie)
+        return self.access.tenant(role, request.headers.get("authorization", ""), cookie)
 
     async def _take_push(self, request: Request) -> Response:
         """Store a profile that another project's agent pushes to the server."""

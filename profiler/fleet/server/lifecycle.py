@@ -10,15 +10,23 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from pyprof.errors import UsageError
-from pyprof.fleet.server.authorization import INTERVAL_S, RefusalLog
+from pyprof.errors import PyprofError, UsageError
+from pyprof.fleet.server.authorization import INTERVAL_S, Access, RefusalLog
 from pyprof.fleet.server.config import ServerConfig
-from pyprof.fleet.server.health_and_metrics import DISK_FULL, STORE_FAILED, ServerHealth, ServerMetrics
+from pyprof.fleet.server.health_and_metrics import (
+    DISK_FULL,
+    SENTENCES,
+    STORE_FAILED,
+    STORE_REBUILDING,
+    ServerHealth,
+    ServerMetrics,
+)
 from pyprof.fleet.server.ingest.indexer import Indexer, Retention
 from pyprof.fleet.server.ingest.segment_files import SegmentFiles
 from pyprof.fleet.server.ingest.stack_caches import TenantStackCaches
+from pyprof.fleet.server.store import local_store
 from pyprof.fleet.server.store.database import Store
-from pyprof.fleet.server.store.sql_engine import opened
+from pyprof.fleet.server.store.sql_engine import Engine, StoreAddress, StoreError, opened
 from pyprof.fleet.server.store.symbol_files import SymbolFiles
 from pyprof.fleet.systemd import Notifier
 from pyprof.lazy_dataclasses import dataclass
@@ -43,9 +51,21 @@ class ServerParts:
     refusals: RefusalLog
 
 
+def _open_engine(where: StoreAddress, days: int, say: Say, is_new: bool) -> Engine:
+    """Open the SQL engine of a server. With is_new the folder of the database is deleted before."""
+    if where.kind != "chdb":
+        return opened(where, days)
+    if is_new:
+        local_store.delete(where.path)
+    return local_store.LocalEngine(where, days, say)
+
+
 @contextmanager
-def parts(config: ServerConfig, say: Say) -> Iterator[ServerParts]:
+def parts(config: ServerConfig, say: Say, is_new: bool = False) -> Iterator[ServerParts]:
     """Open the parts of a server (database, files, indexer), without starting the indexer.
+
+    Args:
+        is_new: Delete the folder of the database first. A database of a ClickHouse server stays.
 
     Raises:
         OutputError: The folder cannot be used.
@@ -54,7 +74,8 @@ def parts(config: ServerConfig, say: Say) -> Iterator[ServerParts]:
     """
     files = SegmentFiles(os.path.join(config.data, "segments"))
     try:
-        store = Store(opened(config.store_address(), config.days))
+        engine = _open_engine(config.store_address(), config.days, say, is_new)
+        store = Store(engine)
         try:
             waiting: list[Indexer] = []
 
@@ -62,7 +83,17 @@ def parts(config: ServerConfig, say: Say) -> Iterator[ServerParts]:
                 store.check()
                 waiting[0].check()
 
-            health = ServerHealth({DISK_FULL: files.check, STORE_FAILED: check_store}, say)
+            def check_disk() -> None:
+                files.check()
+                if isinstance(engine, local_store.LocalEngine):
+                    engine.check_room()
+
+            def check_rebuilt() -> None:
+                if isinstance(engine, local_store.LocalEngine) and engine.was_damaged and not waiting[0].has_caught_up:
+                    raise StoreError(SENTENCES[STORE_REBUILDING])
+
+            checks = {DISK_FULL: check_disk, STORE_FAILED: check_store, STORE_REBUILDING: check_rebuilt}
+            health = ServerHealth(checks, say)
             numbers = ServerMetrics(
                 {
                     "index_waiting": lambda _: waiting[0].waiting if waiting else 0,
@@ -82,12 +113,19 @@ def parts(config: ServerConfig, say: Say) -> Iterator[ServerParts]:
         files.close()
 
 
-def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], None]) -> None:
-    """Run a server until the function that `ends` receives is called.
+def serve(
+    config: ServerConfig,
+    say: Say,
+    listens: Callable[[Callable[[], None], Callable[[], None]], None],
+    load: Callable[[], ServerConfig],
+) -> None:
+    """Run a server until the first function that `listens` receives is called.
 
     Args:
-        ends: Receives a function that ends the server. Running requests are then answered, and received segments are
-            inserted into the database.
+        listens: Receives two functions. The first ends the server: running requests are then answered, and received
+            segments are inserted into the database. The second makes the server use the tenants and tokens of the
+            present configuration.
+        load: Reads the configuration again.
 
     Raises:
         OutputError: The folder cannot be used.
@@ -107,7 +145,7 @@ def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], N
     with parts(config, say) as found:
         fleet = FleetServer(config, found)
         server = _server(config, fleet.app, lambda: systemd.send("READY=1"), say)
-        ends(lambda: setattr(server, "should_exit", True))
+        listens(lambda: setattr(server, "should_exit", True), lambda: reload_tenants(fleet.access, load, say))
         found.indexer.start()
         found.health.start()
         say("info", "started", address=f"http://{config.host}:{config.port}", data=config.data)
@@ -119,6 +157,18 @@ def serve(config: ServerConfig, say: Say, ends: Callable[[Callable[[], None]], N
             found.health.close()
             found.indexer.close()
             say("info", "ended")
+
+
+def reload_tenants(access: Access, load: Callable[[], ServerConfig], say: Say) -> None:
+    """Use the tenants and tokens of the present configuration. If it is wrong, nothing changes."""
+    try:
+        tenants = load().tenants
+        access.change_tenants(tenants)
+    except (PyprofError, OSError) as error:
+        hint = {"hint": error.hint} if isinstance(error, PyprofError) and error.hint else {}
+        say("error", "reload failed", error=str(error), **hint)
+    else:
+        say("info", "reloaded", tenants=len(tenants), other_settings="unchanged until a restart")
 
 
 def run_http(server: Any, config: ServerConfig) -> None:
@@ -198,7 +248,9 @@ def _server(config: ServerConfig, app: Any, ready: Callable[[], None], say: Say)
 
 
 def rebuild(config: ServerConfig, say: Say) -> int:
-    """Rebuild the server's database from the segment files, and return the number of segments."""
-    with parts(config, say) as found:
+    """Rebuild the server's database from the segment files, and return the number of segments. An old database in a
+    folder is not opened, because it may be damaged.
+    """
+    with parts(config, say, is_new=True) as found:
         found.store.empty()
         return found.indexer.catch_up()

@@ -84,7 +84,11 @@ class _PendingSegments:
 
 
 class Indexer:
-    """The thread that inserts received segments into the database and drops old ones."""
+    """The thread that inserts received segments into the database and drops old ones.
+
+    Attributes:
+        has_caught_up: True once the database has had every segment file since the start.
+    """
 
     def __init__(
         self,
@@ -108,6 +112,7 @@ class Indexer:
         self._waiting: deque[SegmentRows] = deque()
         self._coming = _PendingSegments()
         self._behind = True
+        self.has_caught_up = False
         self._without_file: set[tuple[str, str]] | None = None
         self._ending = threading.Event()
         self._arrived = threading.Event()
@@ -233,7 +238,9 @@ class Indexer:
     def _tend(self) -> None:
         if self._behind:
             self._behind = False
-            if count := self.catch_up():
+            count = self.catch_up()
+            self.has_caught_up = True
+            if count:
                 self._say("info", "files indexed", segments=count)
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_S

@@ -268,7 +268,7 @@ class ChdbEngine:
         except (Error, RuntimeError) as error:
             raise StoreError(
                 f"{where.path} cannot be opened: {_first_line(error)}",
-                "stop the server that uses it, or choose another --data",
+                f"pyprof server --rebuild; {where.path} needs space, and rights of the server's user",
             ) from None
         self._open = partial(clickhouse_connect.get_client, interface="chdb", path=where.path, database=where.database)
         first.command(f"CREATE DATABASE IF NOT EXISTS {where.database}")
@@ -280,7 +280,10 @@ class ChdbEngine:
         try:
             client = self._idle.get_nowait()
         except Empty:
-            client = self._open()
+            try:
+                client = self._open()
+            except (self._error, RuntimeError) as error:
+                raise StoreError(_first_line(error)) from None
         try:
             yield client
         except self._error as error:
@@ -403,7 +406,7 @@ def _first_line(error: object) -> str:
 
 
 def opened(where: StoreAddress, days: int) -> Engine:
-    """Open an SQL engine and bring its tables to the current version.
+    """Open an SQL engine and bring its tables to the current version. A server opens a folder as a LocalEngine.
 
     Raises:
         StoreError: The database cannot be opened.
@@ -424,5 +427,15 @@ def migrate(engine: Engine) -> None:
                 (engine.put if statement.startswith("INSERT") else engine.run)(statement)
             engine.run(f"INSERT INTO migrations VALUES ('2020-01-01', {migration.number})")
     if not engine.dialect.old:
-        for table in NAMES:  # use the configured retention, not the one at the time when the table was created
+        for table in _tables_of_other_retention(engine):
             engine.run(f"ALTER TABLE {table} {engine.dialect.on_cluster} MODIFY {engine.dialect.filled('{ttl}')}")
+
+
+def _tables_of_other_retention(engine: Engine) -> Iterator[str]:
+    """Yield the tables that do not have the configured retention: ClickHouse rewrites the metadata of each table whose
+    TTL is set, and a full disk would leave an empty file. The tables of a cluster are not compared.
+    """
+    sql = "SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()"
+    kinds = {} if engine.dialect.cluster else {str(name): str(kind) for name, kind in engine.rows(sql)}
+    wanted = f"TTL day + toIntervalDay({engine.dialect.days}) "
+    return (table for table in NAMES if wanted not in f"{kinds.get(table, '')} ")
