@@ -14,10 +14,13 @@ import pytest
 
 from pyprof.collectors.linux import procfs
 from pyprof.fleet.agent import process_table
+from pyprof.fleet.agent.budget import BudgetControl
 from pyprof.fleet.agent.config import parse
-from pyprof.fleet.agent.health import OwnCpu
+from pyprof.fleet.agent.effort_controller import CostBudget
+from pyprof.fleet.agent.health import Conditions, OwnCpu
 from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, SamplingChoice, judge
 from pyprof.fleet.agent.process_table import Facts, ObservedProcess, ProcessTable, RuleSelection, choose_cgroup
+from pyprof.fleet.cli.agent_administration import _health
 from pyprof.lazy_dataclasses import replace
 from tests.chance import most
 from tests.support import missing
@@ -337,3 +340,22 @@ def test_what_the_agent_costs_is_the_time_of_its_processes() -> None:
             time.sleep(0.01)
         child.kill()
     assert spent.percent() >= 0
+
+
+def test_rules_that_have_decided_about_no_process_are_known() -> None:
+    text = '[[rule]]\nname = ["no-such-name", "another"]\nuser = "0"\n[[rule]]\nname = "*"\n[[rule]]\nuser = "*"\n'
+    table = ProcessTable(parse(text, "x").rules, -1)
+    assert len(table.unmatched_rules()) == 3
+    table.find_processes()
+    assert table.unmatched_rules() == {0: "name = ['no-such-name', 'another'], user = \"0\"", 2: 'user = "*"'}
+
+
+def test_status_names_rules_that_have_decided_about_no_process() -> None:
+    budget = BudgetControl(CostBudget(0.01, 1, 60.0), lambda *_, **__: None, Conditions(lambda *_, **__: None)).status()
+    rules = [{"rule": 2, "criteria": 'name = "web\x1b"'}, {"rule": 3, "criteria": ""}]
+    state = {"status": "ok", "failures": [], "budget": budget}
+    assert list(_health({**state, "unmatched_rules": rules}))[1:] == [
+        '  rule 2 (name = "web\\x1b") has decided about no process since the agent read it',
+        "  rule 3 has decided about no process since the agent read it",
+    ]
+    assert len(list(_health(state))) == 1, "an older agent states none"

@@ -126,14 +126,15 @@ def test_configuration_is_printed_and_checked(tmp_path: Path) -> None:
     pushes = [f'[[push]]\nname = "{name}"\n' for name in ("fleet", "nas")]
     pushes[0] += f'type = "pyprof"\nurl = "http://127.0.0.1:1"\ntoken_file = "{tmp_path}/none"\n'
     pushes[1] += f'type = "folder"\npath = "{tmp_path}/nas"\n'
-    config.write_text("".join((*pushes, '[[rule]]\nname = "x"\n')))
+    config.write_text("".join((*pushes, '[[rule]]\nname = "x"\n[[rule]]\nname = "*"\n')))
     done = run("agent", "--config", str(config), "--check")
     assert (done.returncode, done.stdout.splitlines()) == (
         0,
         [
+            f"{config}: warning: line 10: this rule decides about no process that runs now",
             f"{config}: warning: push fleet: {tmp_path}/none cannot be read: No such file or directory",
             f"{config}: warning: push nas: {tmp_path}/nas is no folder",
-            f"{config}: 1 rule, no error",
+            f"{config}: 2 rules, no error",
         ],
     )
     (tmp_path / "none").write_text("0123456789abcdef\n")

@@ -126,7 +126,9 @@ class Agent:
 
     def state(self) -> bytes:
         """Return the state of the agent as JSON, for `pyprof agent status`. Any thread may call this."""
-        return dump_json({**self._health.state(), "pid": os.getpid(), "budget": self._budget.status()})
+        rules = [{"rule": at + 1, "criteria": text} for at, text in self._table.unmatched_rules().items()]
+        more = {"pid": os.getpid(), "budget": self._budget.status(), "unmatched_rules": rules}
+        return dump_json({**self._health.state(), **more})
 
     def _begin(self) -> None:
         """Start the recordings of the agent by its current configuration."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
@@ -203,6 +203,16 @@ def warnings(text: str, name: str) -> list[ConfigError]:
     return sorted(_Reading(text, document(text, name)).warnings())
 
 
+def unmatched_rules(text: str, name: str, rules: Iterable[int]) -> list[ConfigError]:
+    """Return a warning for each of the rules (counted from 0) that match no process now.
+
+    Args:
+        name: Name of the file.
+    """
+    reading = _Reading(text, document(text, name))
+    return [reading.rule_warning(at, "this rule decides about no process that runs now") for at in rules]
+
+
 class _TooMany(Exception):
     """The configuration has too many errors to continue."""
 
@@ -240,6 +250,9 @@ class _Reading:
             self._wrong((), "there is no [[rule]]: nothing would be recorded")
         made = tuple(self._rule(at, rule, values) for at, rule in enumerate(rules))
         return AgentConfig(values, made, self._pushes())
+
+    def rule_warning(self, at: int, text: str) -> ConfigError:
+        return ConfigError(self._line(("rule", at)), text)
 
     def warnings(self) -> Iterator[ConfigError]:
         every = seconds(str(self._document.get("windows", {}).get("every", "60s")))
@@ -333,7 +346,8 @@ class _Reading:
         modes = found.get("modes", values.modes)
         rate, python = found.get("rate", values.rate), found.get("python", values.python)
         samplings = tuple(SamplingChoice(float(rate), mode, python) for mode in modes)
-        return TargetRule(found.get("action") != "exclude", tuple(criteria), tuple(made), samplings)
+        text = ", ".join(f"{key} = {_shown(given[key])}" for key, _ in criteria)
+        return TargetRule(found.get("action") != "exclude", tuple(criteria), tuple(made), samplings, text)
 
     def _templates(self, at: int, templates: Mapping[str, str]) -> Iterator[tuple[str, Template]]:
         for name, text in templates.items():

@@ -132,12 +132,18 @@ NOT_RECORDED = RuleVerdict()
 
 @dataclass(frozen=True, slots=True)
 class TargetRule:
-    """A rule of the agent; templates are those of labels by name, including "service"."""
+    """A rule of the agent.
+
+    Attributes:
+        templates: Templates of labels by name, including "service".
+        text: The criteria as they were given, for messages.
+    """
 
     include: bool
     criteria: tuple[tuple[str, Criterion], ...]
     templates: tuple[tuple[str, Template], ...]
     samplings: tuple[SamplingChoice, ...]
+    text: str = ""
 
     def fits(self, ask: RuleLookup) -> bool:
         return all(criterion.fits(ask(key)) for key, criterion in self.criteria)
@@ -159,6 +165,11 @@ def asked_facts(rules: Sequence[TargetRule]) -> frozenset[str]:
     return frozenset(asked).union(*(hole for rule in rules for _, text in rule.templates for hole in text.holes))
 
 
+def first_match(rules: Sequence[TargetRule], ask: RuleLookup) -> int | None:
+    """Return the index of the rule that decides about a process, None if no rule matches."""
+    return next((at for at, rule in enumerate(rules) if rule.fits(ask)), None)
+
+
 def judge(rules: Sequence[TargetRule], ask: RuleLookup) -> RuleVerdict:
-    found = next((rule for rule in rules if rule.fits(ask)), None)
-    return found.verdict(ask) if found is not None else NOT_RECORDED
+    at = first_match(rules, ask)
+    return rules[at].verdict(ask) if at is not None else NOT_RECORDED

@@ -17,7 +17,14 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.targets import attach_checks
 from pyprof.collectors.targets.process_selection import Selection
 from pyprof.errors import FormatError, PyprofError
-from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, SamplingChoice, TargetRule, judge, user_name
+from pyprof.fleet.agent.process_rules import (
+    NOT_RECORDED,
+    RuleVerdict,
+    SamplingChoice,
+    TargetRule,
+    first_match,
+    user_name,
+)
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.reason_texts import make_note
 from pyprof.model.thread_identity import Labels
@@ -177,6 +184,7 @@ class ProcessTable:
         self.one_in = 1
         self.rules = rules
         self._own = own
+        self._matched: set[int] = set()
         self._ours = {own}
         self._gone: dict[int, list[tuple[float, ObservedProcess]]] = {}
         self._forget_at = 0.0
@@ -238,6 +246,19 @@ class ProcessTable:
         self._gone = {}
         for at, pid, seen in sorted(kept, key=lambda each: each[0])[-(MAX_GONE // 2) :]:
             self._gone.setdefault(pid, []).append((at, seen))
+
+    def _judge(self, facts: Facts) -> RuleVerdict:
+        at = first_match(self.rules, facts)
+        if at is None:
+            return NOT_RECORDED
+        self._matched.add(at)
+        return self.rules[at].verdict(facts)
+
+    def unmatched_rules(self) -> dict[int, str]:
+        """Return the criteria of the rules that have decided about no process so far, by index. A process that ended
+        before a search could find it does not count.
+        """
+        return {at: rule.text for at, rule in enumerate(self.rules) if at not in self._matched}
 
     def is_own(self, pid: int) -> bool:
         """Return True if a process is the agent, or a process that it has started."""
@@ -328,9 +349,7 @@ class ProcessTable:
         young = uptime - stat.start / _TICKS < YOUNG_S
         if known is not None and (known.start, known.comm) == (stat.start, stat.comm) and not known.young:
             return ObservedProcess(entry, stat.start, stat.comm, now, young, known.verdict)
-        return ObservedProcess(
-            entry, stat.start, stat.comm, now, young, judge(self.rules, Facts(pid, stat.comm, stat.ppid))
-        )
+        return ObservedProcess(entry, stat.start, stat.comm, now, young, self._judge(Facts(pid, stat.comm, stat.ppid)))
 
     def labels(self, since: float) -> list[ProcessLabels]:
         """Return the labels of all processes with a service, including those that ended after a monotonic time in

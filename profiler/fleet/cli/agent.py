@@ -191,6 +191,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from pyprof.fleet import configuration
     from pyprof.fleet.agent import config
     from pyprof.fleet.agent.control_socket import group_number
+    from pyprof.fleet.agent.process_table import ProcessTable
     from pyprof.fleet.agent.push.sink_types import missing, unusable_credentials
     from pyprof.fleet.configuration import BadConfig
 
@@ -204,7 +205,11 @@ def _check(arguments: argparse.Namespace) -> int:
         return error.exit_code
     if found.values.group:
         group_number(found.values.group)
-    for each in config.warnings(configuration.read(arguments.config), arguments.config):
+    source = configuration.read(arguments.config)
+    table = ProcessTable(found.rules, os.getpid())
+    table.find_processes()
+    unmatched = config.unmatched_rules(source, arguments.config, table.unmatched_rules())
+    for each in (*config.warnings(source, arguments.config), *unmatched):
         line(f"{arguments.config}: warning: {each}")
     for target in found.pushes:
         if text := missing(target):

@@ -267,6 +267,9 @@ def _health(agent: Mapping[str, Any]) -> Iterator[str]:
         if more:
             yield f"    {printable(', '.join(more))}"
         yield f"    hint: {printable(advice(each['hint']))}"
+    for each in agent.get("unmatched_rules", ()):
+        criteria = f" ({printable(each['criteria'])})" if each["criteria"] else ""
+        yield f"  rule {each['rule']}{criteria} has decided about no process since the agent read it"
 
 
 def format_cost(budget: Mapping[str, Any]) -> str:
