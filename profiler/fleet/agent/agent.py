@@ -52,6 +52,10 @@ Say = Callable[..., None]
 """Function that writes (level, event, **fields) as one line of the agent's log."""
 _ANSWERED_S = 0.8
 """Time in seconds after a request to end the agent in which clients of its control socket still get a response."""
+_LAST_PUSH_S = 3.0
+"""Time in seconds in which the sinks still send segments, such as those of the last window, when the agent ends."""
+_LATEST_PUSH_S = 6.0
+"""Time in seconds after _ANSWERED_S in which they must have done that, however long the last window took."""
 _DRAW_S = 600.0
 """Interval in seconds in which other processes are drawn for recording, if the budget leaves processes out. Each time
 their files are read again.
@@ -232,8 +236,8 @@ class Agent:
             lane.finish()
         self._ended.close()
         self._socket.close(self._answer_until)
-        self._pushers.end()
-        self._say("info", "ended")
+        waiting = self._pushers.finish(min(time.monotonic() + _LAST_PUSH_S, self._answer_until + _LATEST_PUSH_S))
+        self._say("info", "ended", **({"waiting_segments": waiting} if waiting else {}))
 
     def _keep_budget(self) -> None:
         starts = sum(lane.starts for lane in self._lanes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, repeat
@@ -245,7 +246,7 @@ def test_sinks_begin_anew_with_the_configuration_and_keep_their_queues(tmp_path:
     with lock:
         assert spool.store_window([SpoolSegment(SegmentName.new("web", 9), b"9")])
         assert (tmp_path / "spool/queue/b").exists()
-    pushers.end()
+    pushers.finish(time.monotonic())
 
 
 def test_each_outcome_has_its_reason_in_the_one_table() -> None:
@@ -415,7 +416,7 @@ def test_sink_that_leaves_the_configuration_is_no_failure_any_more(tmp_path: Pat
     conditions.note("push_lost", sink="nas")
     pushers.begin([])
     assert not conditions.reasons
-    pushers.end()
+    pushers.finish(time.monotonic())
 
 
 def test_segments_that_are_dropped_before_a_sink_has_them_are_counted_as_lost(tmp_path: Path) -> None:
@@ -445,3 +446,30 @@ def test_cause_is_the_reason_that_the_server_stated(status: int, body: bytes, ca
         assert pushing.push() == 0
     assert [line["cause"] for line in lines] == [cause]
     assert lines[0]["hint"]
+
+
+def test_segments_of_the_last_window_are_sent_when_the_agent_ends(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool")
+    pushers = Pushers(spool, threading.Lock(), Conditions(lambda *_, **__: None), Diagnostics())
+    pushers.begin([PushTarget("nas", "folder", {"path": str(tmp_path / "nas")})])
+    (tmp_path / "nas").mkdir()
+    with mock.patch.object(Pusher, "pause", return_value=3600.0):
+        assert spool.store_window(segments(3))
+        assert pushers.finish(time.monotonic() + 60) == {}
+    assert links(tmp_path / "spool") == []
+    assert len(list((tmp_path / "nas").rglob("*.pb.gz"))) == 3
+
+
+def test_segments_that_cannot_be_sent_when_the_agent_ends_are_counted(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool")
+    assert spool.store_window(segments(3))
+    pushers = Pushers(spool, threading.Lock(), Conditions(lambda *_, **__: None), Diagnostics())
+    gone = threading.Event()
+
+    def hang(*_: object) -> None:
+        gone.wait()
+
+    with mock.patch.object(FolderSink, "send", hang):
+        pushers.begin([PushTarget("nas", "folder", {"path": str(tmp_path)})])
+        assert pushers.finish(time.monotonic() + 0.1) == {"nas": 3}
+        gone.set()

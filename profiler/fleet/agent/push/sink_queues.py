@@ -68,6 +68,8 @@ class Pusher:
         self._sink, self._spool, self._writing = sink, spool, writing
         self._conditions, self._diagnostics = conditions, diagnostics
         self._ending = threading.Event()
+        self._draining = threading.Event()
+        self._woken = threading.Event()
         self._failures = 0
         self._after_s = 0.0
         self._tried: tuple[SegmentName | None, int] = None, 0
@@ -83,6 +85,16 @@ class Pusher:
         stay in the queue.
         """
         self._ending.set()
+        self._woken.set()
+
+    def drain(self) -> None:
+        """Send what is in the queue at once, and stop then or when the sink does not accept a segment."""
+        self._draining.set()
+        self._woken.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until the thread has ended, at most for some seconds."""
+        self._thread.join(timeout_s)
 
     def lag(self) -> tuple[int, int, float]:
         """Return (segments, bytes, seconds) of the sink's queue: its size, and the time since the end of its oldest
@@ -111,8 +123,12 @@ class Pusher:
             self._conditions.end("push_slow", sink=self.name)
 
     def _run(self) -> None:
-        while not self._ending.wait(self.pause()):
+        while not self._ending.is_set():
+            self._woken.wait(self.pause())
+            is_last = self._draining.is_set()
             self.push()
+            if is_last:
+                break
 
     def pause(self) -> float:
         """Return the seconds until the next attempt to send a segment."""
@@ -321,9 +337,18 @@ class Pushers:
             self._of.append((target, pusher))
             pusher.start()
 
-    def end(self) -> None:
+    def finish(self, until: float) -> dict[str, int]:
+        """Send the queues of all sinks up to a monotonic time, and stop.
+
+        Returns:
+            The number of segments that still wait, for each sink with any.
+        """
         for _, pusher in self._of:
+            pusher.drain()
+        for _, pusher in self._of:
+            pusher.join(max(until - time.monotonic(), 0))
             pusher.end()
+        return {target.name: count for target, pusher in self._of if (count := pusher.lag()[0])}
 
     def check_speed(self) -> None:
         """Begin or end the condition push_slow of each sink."""
