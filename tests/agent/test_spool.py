@@ -210,3 +210,27 @@ def test_window_of_a_failed_recording_becomes_segments_at_once_and_only_once(tmp
     again, _ = spool(tmp_path, Caps(), restore)
     assert files(tmp_path) == [91, 92]
     assert again.recovered == 2
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_checkpoints_without_room_become_segments_once_there_is_room(is_killed: bool, tmp_path: Path) -> None:
+    window, is_full = "a" * 32, False
+    found = Spool(
+        str(tmp_path), Caps(), Diagnostics(), FullUntil(lambda: is_full), clock=lambda: 100 * DAY_NS, restore=restore
+    )
+    found.open()
+    assert found.save(window, 90 * DAY_NS, bytes([90]))
+    is_full = True
+    if is_killed:
+        found = Spool(
+            str(tmp_path), Caps(), Diagnostics(), FullUntil(lambda: is_full), clock=lambda: 1, restore=restore
+        )
+        found.open()
+    else:
+        assert found.recover(window) == 0
+    assert found.recover_waiting() == found.recovered == 0
+    is_full = False
+    assert (found.recover_waiting(), found.recovered) == (2, 2)
+    assert files(tmp_path) == [90]
+    assert not list((tmp_path / SO_FAR).iterdir())
+    assert found.recover_waiting() == 0

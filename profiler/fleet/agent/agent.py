@@ -335,11 +335,14 @@ class Agent:
         with self._writing:
             self._unrecorded.add_window(sampling, start_ns, start_ns + profile.duration_ns, self._steps.count)
             kept = self.spool.store_window(found, window)
+            recovered = self.spool.recover_waiting() if kept else 0
             if accuracy := self._health.metrics.took(sampling.mode, profile, kept):
                 self._budget.judge_accuracy(accuracy)
             self._report_spool()
             if excess_s := excess_seconds(profile, os.cpu_count() or 1):
                 self._conditions.note("impossible_sum", excess_seconds=round(excess_s, 1), mode=sampling.mode)
+            if recovered:
+                self._say("info", "window recovered", segments=recovered)
             self._conditions.end("recording_failed", mode=sampling.mode, rate=sampling.rate)
             inventory, dropped = self.spool.inventory, self._health.new_counts()
             self._say(

@@ -28,7 +28,7 @@ from enum import IntEnum
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent.last_minutes import NOT_KEPT
-from pyprof.fleet.storage_calls import Disk
+from pyprof.fleet.storage_calls import Disk, has_room
 from pyprof.fleet.wire.segment_names import SegmentName, is_day, is_part
 from pyprof.lazy_dataclasses import dataclass, field
 
@@ -229,6 +229,7 @@ class Spool:
         self._spare, self._restore = spare, restore
         self._refused: dict[str, list[str]] = {}
         self._saved: dict[str, list[str]] = {}
+        self._unrecovered: dict[str, list[str]] = {}  # checkpoints that the disk had no room to restore, by window
         self._over: list[str] = []
         self._saved_ns = 0
 
@@ -274,19 +275,34 @@ class Spool:
                 self._restore_window(paths, window, known)
                 for path in paths:
                     self._disk.unlink(path)
-            except OSError:  # the checkpoint waits for the next start
+            except OSError:  # the checkpoint waits until there is room
                 self._diagnostics.count(NOT_WRITTEN)
+                self._unrecovered[window] = paths
+
+    def recover_waiting(self) -> int:
+        """Turn the checkpoints that the disk had no room to restore into segments, and return the number of segments.
+        Nothing happens while the disk is full.
+        """
+        before = self.recovered
+        if self._unrecovered and has_room(self.root):
+            known = {name.key: name for name in self.inventory.all()}
+            for window, paths in list(self._unrecovered.items()):
+                try:
+                    self._restore_window(paths, window, known)
+                except OSError:
+                    break
+                self._forget(self._unrecovered.pop(window))
+            self.keep_within()
+        return self.recovered - before
 
     def recover(self, window: str) -> int:
-        """Turn the checkpoints of a window whose recording failed into segments, and return the number of segments.
-
-        Without this, they would wait for the next start.
-        """
+        """Turn the checkpoints of a window whose recording failed into segments, and return the number of segments."""
         before, paths = self.recovered, self._saved.get(window, [])
         try:
             self._restore_window(paths, window, {name.key: name for name in self.inventory.all()})
-        except OSError as error:  # the checkpoints wait for the next start
+        except OSError as error:  # the checkpoints wait until there is room
             self.failure = error
+            self._unrecovered[window] = self._saved.pop(window, [])
             return 0
         self._forget(self._saved.pop(window, ()))
         return self.recovered - before
