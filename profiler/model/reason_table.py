@@ -431,6 +431,12 @@ RUN_TIME_CODE = (
     Reason("hotspot_unreadable", Stage.RUN_TIME_CODE,
            "pyprof does not know the data structures of this Java virtual machine: its functions have no names.",
            title="hotspot: virtual machine not readable"),
+    Reason("java_inlined_methods_unknown", Stage.RUN_TIME_CODE,
+           "HotSpot knows the inlined methods of Java code only at safepoints. The time between them is that of the "
+           "method that surely runs, often the caller.",
+           "start java with -XX:+UnlockDiagnosticVMOptions -XX:+DebugNonSafepoints",
+           lacks="address{es} of Java code whose inlined methods are unknown",
+           title="java: inlined methods known only at safepoints"),
     Reason("v8_unreadable", Stage.RUN_TIME_CODE,
            "pyprof does not know the data structures of this V8 (Node.js): JavaScript functions have no names.",
            title="v8: engine not readable"),

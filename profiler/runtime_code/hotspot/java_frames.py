@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,9 @@ from pyprof.runtime_code.hotspot.code_cache import (
     read_stubs,
 )
 from pyprof.runtime_code.hotspot.methods import InlineScopes, JavaMethod, Methods, read_scopes
+from pyprof.runtime_code.hotspot.sampled_scopes import SampledScopes
 from pyprof.runtime_code.hotspot.unwind_rules import Codelet, FrameRules
-from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs, find_structs
+from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs, find_structs, read_flag
 from pyprof.unwind.rules import FunctionRows
 from pyprof.unwind.sample_memory import LaneMemory, read_words
 
@@ -34,6 +35,8 @@ U64 = npt.NDArray[np.uint64]
 
 MAX_LISTED = 1 << 18
 MAX_CODELETS = 1 << 12
+MAX_EXAMINED = 32
+"""Number of compiled methods that tell whether the virtual machine writes debugging information between safepoints."""
 MAX_FRAME_WORDS = 1 << 14
 """Maximum size in words of an interpreter frame of Java. Its operand stack has at most 65,535 words, in practice a
 few.
@@ -76,6 +79,7 @@ class JavaCode:
         file: Source file of the method, "" if unknown.
         rows: Unwind rules of the code, None if it has none.
         scopes: Debugging information of the code, None if it has none.
+        sampled: The methods that the debugging information proves at lookup pcs, None if it has none.
         line: Line of an interpreted method, 0 if it is unknown or differs between addresses.
         stubs: Stubs in the code with their names, ascending.
         filled: Rules and debugging information of a compiled method were read.
@@ -87,6 +91,7 @@ class JavaCode:
     file: str = ""
     rows: FunctionRows | None = None
     scopes: InlineScopes | None = None
+    sampled: SampledScopes | None = None
     line: int = 0
     stubs: tuple[HotspotStub, ...] = ()
     filled: bool = False
@@ -119,6 +124,7 @@ class JavaVm:
         self.cache = BlobCache(self.memory, self.structs)
         self.methods = Methods(self.memory, self.structs)
         self.interpreter: Blob | None = None
+        self._has_dense_flag = read_flag(self.memory, self.structs, "DebugNonSafepoints")
         self._arch = arch
         self._stub_list = symbols.get(STUB_LIST, 0)
         self._frames = FrameRules(arch)
@@ -204,8 +210,16 @@ class JavaVm:
             entry = self.structs.unpack(blob.header, "Q", ("nmethod", "_osr_entry_point"))
             code.rows = self._frames.compiled(blob, content, entry)
             code.scopes = read_scopes(self.memory, self.structs, blob, self.methods.excludes_zero)
+            code.sampled = SampledScopes(code.scopes, content, self._has_dense_flag)
         except FormatError:
             pass
+
+    def has_dense_scopes(self, codes: Sequence[JavaCode]) -> bool:
+        """Return True if pieces of code have debugging information between safepoints, or if none of them tells."""
+        methods = [code for code in codes if code.blob.is_nmethod][-MAX_EXAMINED:]
+        for code in methods:
+            self.fill(code)
+        return not methods or any(code.sampled.is_dense for code in methods if code.sampled is not None)
 
     def _stub_rows(self, blob: Blob) -> FunctionRows | None:
         rules = self._frames

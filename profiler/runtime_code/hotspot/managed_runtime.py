@@ -171,6 +171,8 @@ class HotspotCode(NoImage):
             with suppress(FormatError):
                 codes = list(self._vm.list_code())
                 self.spans.add_spans([Span(code.blob.start, code.blob.end, code) for code in codes], 0, 1)
+                if not self._vm.has_dense_scopes(codes):
+                    self._diagnostics.count("java_inlined_methods_unknown")
 
     def load(self, pc: int) -> None:
         """Read the piece of HotSpot's generated code at an address, if there is one."""
@@ -196,13 +198,18 @@ class HotspotCode(NoImage):
             return
         self._vm.fill(code)
         found: list[Place] = []
-        for avma, index in code.scopes.find(pc - code.blob.start) if code.scopes is not None else ():
+        frames, is_cut = code.sampled.find(pc - code.blob.start) if code.sampled is not None else ([], False)
+        for avma, indices in frames:
             method = self._vm.methods.find(avma)
             if method is None:
                 found = []
                 break
-            line = method.line_at(index)
-            found.append((method.name, method.file if line and method.file else None, line))
+            lines = {method.line_at(index) for index in indices}
+            line = lines.pop() if len(lines) == 1 else 0
+            has_file = method.file and (line or method.lines)
+            found.append((method.name, method.file if has_file else None, line))
+        if is_cut:
+            self._diagnostics.count("java_inlined_methods_unknown")
         code.places[pc] = tuple(found) or ((code.name, None, 0),)
 
     def rows(self, span: Span[JavaCode], pc: int, exact: bool, rule_at: RuleAt) -> Rows | None:

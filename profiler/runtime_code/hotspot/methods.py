@@ -233,9 +233,12 @@ class InlineScopes:
         Returns:
             (address of the Method, bytecode index) of each method; [] if nothing is known.
         """
-        place = bisect_right(self.pcs, offset)
+        return self.read_chain(bisect_right(self.pcs, offset))
+
+    def read_chain(self, place: int) -> list[tuple[int, int]]:
+        """Return what find() returns for the point with debugging information that has a number."""
         found: list[tuple[int, int]] = []
-        at = self.at[place] if place < len(self.pcs) else 0
+        at = self.at[place] if 0 <= place < len(self.pcs) else 0
         try:
             while at and len(found) < MAX_DEPTH:
                 sender, here = read_unsigned5(self.data, at, self.excludes_zero)

@@ -260,3 +260,23 @@ class VmMemory:
         """Return the text at an address in a Java process up to its null byte, "" if it is not readable."""
         data = self._part(avma, max_bytes)
         return data.partition(b"\0")[0].decode("utf-8", "backslashreplace")
+
+
+MAX_FLAGS = 1 << 13
+"""Maximum number of HotSpot's options. JDK 25 has about 1,500."""
+
+
+def read_flag(memory: VmMemory, structs: VmStructs, name: str) -> bool:
+    """Return True if a Boolean option of HotSpot is set; False if it is not or cannot be read."""
+    try:
+        kind = "JVMFlag" if ("JVMFlag", "flags") in structs.statics else "Flag"  # Flag: JDK 8
+        at, size = memory.word(structs.static((kind, "flags"))), structs.size(kind)
+        count = min(memory.word(structs.static((kind, "numFlags"))), MAX_FLAGS)
+        name_at, value_at = structs.offset((kind, "_name")), structs.offset((kind, "_addr"))
+        for flag in range(at, at + count * size, size):
+            text = memory.word(flag + name_at)
+            if text and memory.text(text) == name:
+                return memory.number(memory.word(flag + value_at), 1) != 0
+    except FormatError:
+        pass
+    return False

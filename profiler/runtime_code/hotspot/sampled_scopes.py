@@ -1,0 +1,222 @@
+"""The inlined methods that are proven to be active at a sampled pc of compiled Java code.
+
+HotSpot has debugging information for the pcs at which threads stop at safepoints: return addresses, polls and implicit
+null checks. The pcs between them belong to any method that is inlined nearby. With `-XX:+DebugNonSafepoints`, or an
+agent that asks for compiled methods, HotSpot has information for the pcs between them, too.
+
+A loop poll proves more than its neighbourhood: the whole loop belongs to the method of the poll, or to callees.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence, Set
+
+from pyprof.lazy_dataclasses import dataclass
+from pyprof.model.arch.x86_instructions import instruction_length
+from pyprof.runtime_code.hotspot.methods import InlineScopes
+
+MAX_CODE = 1 << 18
+"""Maximum size in bytes of compiled Java code whose loops are searched."""
+MIN_DENSE_PART = 4
+"""Compiled code describes pcs between safepoints if more than one point of debugging information in this number is
+no safepoint.
+"""
+
+_CALL = re.compile(
+    rb"\xe8.{4}\Z|\xff[\x10-\x17\xd0-\xd7]\Z|\xff[\x50-\x57].\Z|\xff\x54..\Z|\xff[\x90-\x97\x15].{4}\Z", re.DOTALL
+)
+"""Pattern of a call that ends the text."""
+
+Frame = tuple[int, tuple[int, ...]]
+"""(address of the Method, possible bytecode indices); no index if the place in the method is unknown."""
+Loop = frozenset[int]
+"""The first offsets of the instructions of a loop."""
+
+
+class SampledScopes:
+    """The methods that are active at a lookup pc of one compiled Java method, as far as they are proven."""
+
+    def __init__(self, scopes: InlineScopes, code: bytes, is_dense: bool) -> None:
+        """Remember the debugging information.
+
+        Args:
+            scopes: The debugging information.
+            code: The code.
+            is_dense: The virtual machine writes debugging information for the pcs between safepoints.
+        """
+        self._scopes, self._code, self._has_flag = scopes, code, is_dense
+        self._flow: tuple[CodeFlow, bool] | None = None
+        self._loops: list[tuple[int, Loop]] = []
+
+    def find(self, offset: int) -> tuple[list[Frame], bool]:
+        """Return the Java methods at a lookup pc, the innermost first, and whether inlined ones may be missing.
+
+        Args:
+            offset: The lookup pc, relative to the code. The pc before a return address belongs to the call.
+        """
+        scopes = self._scopes
+        place = bisect_right(scopes.pcs, offset)
+        after = scopes.read_chain(place)
+        exact = [(method, (index,)) for method, index in after]
+        if self._has_flag or (place < len(scopes.pcs) and scopes.pcs[place] == offset + 1 and self._is_return(offset)):
+            return exact, False
+        if place and scopes.pcs[place - 1] == offset and not self._is_return(offset - 1):
+            return [(method, (index,)) for method, index in scopes.read_chain(place - 1)], False
+        before = scopes.read_chain(place - 1)
+        if before == after or self.is_dense:
+            return exact, False
+        found = join_scopes(before, after) or [(method, ()) for method, _ in (after or before)[-1:]]
+        found = max(found, self._find_loop_frames(offset), key=len)
+        return found, len(found) < max(len(before), len(after))
+
+    @property
+    def is_dense(self) -> bool:
+        """True if the code has debugging information for the pcs between safepoints."""
+        return self._has_flag or self._read_flow()[1]
+
+    def _read_flow(self) -> tuple[CodeFlow, bool]:
+        """Return the instructions of the code, and whether its debugging information is dense."""
+        if self._flow is None:
+            pcs = self._scopes.pcs
+            flow = read_flow(self._code)
+            dense = is_dense(flow, pcs, {pc for pc in pcs if self._is_return(pc - 1)})
+            self._loops = [] if dense else find_poll_loops(flow, pcs)
+            self._flow = flow, dense
+        return self._flow
+
+    def _is_return(self, offset: int) -> bool:
+        """Return True if the byte at an offset is the last one of a call."""
+        return _CALL.search(self._code[max(offset - 5, 0) : offset + 1]) is not None
+
+    def _find_loop_frames(self, offset: int) -> list[Frame]:
+        """Return the methods to which the smallest loop with a poll around an offset belongs."""
+        flow, scopes = self._read_flow()[0], self._scopes
+        place = bisect_right(flow.starts, offset) - 1
+        if place < 0:
+            return []
+        at = flow.starts[place]
+        poll = next((poll for poll, loop in self._loops if at in loop), None)
+        if poll is None:
+            return []
+        chain = scopes.read_chain(bisect_left(scopes.pcs, poll))
+        return [(method, (index,) if number else ()) for number, (method, index) in enumerate(chain)]
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFlow:
+    """The instructions of compiled Java code, as far as the search for inlined methods needs them.
+
+    Attributes:
+        starts: Offsets of the instructions, ascending; empty if the code is too large.
+        polls: Offsets of the instructions that poll for safepoints.
+        odd: Offsets of the instructions at which no safepoint can be.
+        branches: Target of each jump inside the code by the offset of the jump.
+        ends: Offsets of instructions after which the next one is not executed.
+    """
+
+    starts: tuple[int, ...]
+    polls: frozenset[int]
+    odd: frozenset[int]
+    branches: Mapping[int, int]
+    ends: frozenset[int]
+
+
+def read_flow(code: bytes) -> CodeFlow:
+    """Decode compiled Java code of x86-64 from its first byte on. Bytes that are no instruction are skipped."""
+    starts: list[int] = []
+    polls, odd, ends = set(), set(), set()
+    branches: dict[int, int] = {}
+    at, size = 0, len(code) if len(code) <= MAX_CODE else 0
+    while at < size:
+        length = instruction_length(code, at, wide=True)
+        text = code[at : at + length]
+        bare = text[1:] if text and text[0] & 0xF0 == 0x40 else text
+        starts.append(at)
+        after = at + (length or 1)
+        opcode, kind = bare[:1].hex(), bare[1] >> 3 & 7 if len(bare) > 1 else 0
+        jump = 4 if opcode == "e9" or (bare[:1] == b"\x0f" and bare[1] & 0xF0 == 0x80) else 0
+        jump = jump or (1 if opcode == "eb" or opcode[:1] == "7" else 0)
+        if jump:
+            branches[at] = after + int.from_bytes(text[-jump:], "little", signed=True)
+        if opcode in ("e9", "eb", "c3", "f4") or (opcode == "ff" and kind == 4):
+            ends.add(at)
+        if opcode == "85" and bare[1] & 0xF8 == 0 and text[0] & 0xF4 != 0x44:  # test %eax,(address)
+            polls.add(at)
+        elif opcode not in ("f7", "0f") and (jump or opcode[:1] == "5" or (len(bare) > 1 and bare[1] >= 0xC0)):
+            odd.add(at)
+        at = after
+    return CodeFlow(tuple(starts), frozenset(polls), frozenset(odd), branches, frozenset(ends))
+
+
+def is_dense(flow: CodeFlow, pcs: Sequence[int], returns: Set[int]) -> bool:
+    """Return True if compiled Java code has debugging information between safepoints.
+
+    Args:
+        flow: The code.
+        pcs: Offsets of the points with debugging information.
+        returns: Those of them that are return addresses.
+    """
+    between = sum(pc in flow.odd and pc not in returns for pc in pcs)
+    return between * MIN_DENSE_PART > len(pcs)
+
+
+def find_poll_loops(flow: CodeFlow, pcs: Sequence[int]) -> list[tuple[int, Loop]]:
+    """Return (offset of a poll, the innermost loop around it), the smallest loop first.
+
+    Every cycle through a poll has a jump back over it. If the shortest such jump belongs to a loop without other
+    entries, that loop is the innermost one. For other polls no loop is returned.
+
+    Args:
+        flow: The code.
+        pcs: Offsets of the points with debugging information.
+    """
+    backs = sorted(
+        ((at, target) for at, target in flow.branches.items() if target <= at), key=lambda each: each[0] - each[1]
+    )
+    shortest = {
+        poll: next(((at, target) for at, target in backs if target <= poll <= at), None)
+        for poll in pcs
+        if poll in flow.polls
+    }
+    if not any(shortest.values()):
+        return []
+    before: dict[int, list[int]] = {}
+    for at, after in zip(flow.starts, flow.starts[1:], strict=False):
+        if at not in flow.ends:
+            before.setdefault(after, []).append(at)
+    for at, target in flow.branches.items():
+        before.setdefault(target, []).append(at)
+    found = [(poll, _find_body(before, back[1], back[0])) for poll, back in shortest.items() if back]
+    return sorted(((poll, loop) for poll, loop in found if poll in loop), key=lambda each: len(each[1]))
+
+
+def _find_body(before: Mapping[int, Sequence[int]], head: int, last: int) -> Loop:
+    """Return the loop of a jump back from `last` to `head`, nothing if it can be entered elsewhere."""
+    body, left = {head, last}, [last] if last != head else []
+    while left:
+        for at in before.get(left.pop(), ()):
+            if not head <= at <= last:
+                return frozenset()
+            if at not in body:
+                body.add(at)
+                left.append(at)
+    return frozenset(body)
+
+
+def join_scopes(first: Sequence[tuple[int, int]], second: Sequence[tuple[int, int]]) -> list[Frame]:
+    """Return the methods that two points of debugging information have in common, the innermost one first.
+
+    Args:
+        first: (address of the Method, bytecode index) at one point, the innermost one first.
+        second: The same at the other point.
+    """
+    found: list[Frame] = []
+    for (method, index), (other, other_index) in zip(reversed(first), reversed(second), strict=False):
+        if method != other:
+            break
+        found.append((method, (index, other_index)))
+        if index != other_index:
+            break
+    return found[::-1]
