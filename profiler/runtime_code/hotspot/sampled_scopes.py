@@ -59,11 +59,12 @@ class SampledScopes:
         scopes = self._scopes
         place = bisect_right(scopes.pcs, offset)
         after = scopes.read_chain(place)
-        exact = [(method, (index,)) for method, index in after]
+        exact: list[Frame] = [(method, (index,)) for method, index in after]
         if self._has_flag or (place < len(scopes.pcs) and scopes.pcs[place] == offset + 1 and self._is_return(offset)):
             return exact, False
         if place and scopes.pcs[place - 1] == offset and not self._is_return(offset - 1):
-            return [(method, (index,)) for method, index in scopes.read_chain(place - 1)], False
+            here: list[Frame] = [(method, (index,)) for method, index in scopes.read_chain(place - 1)]
+            return here, False
         before = scopes.read_chain(place - 1)
         if before == after or self.is_dense:
             return exact, False

@@ -22,6 +22,7 @@ public class Inline {
     }
 
     public static void main(String[] args) {
+        System.out.println("ready");
         while (true) work();
     }
 }
