@@ -93,6 +93,7 @@ def look_into(pid: int, sandbox: bool) -> bool:
     from pyprof.diagnostics import Diagnostics
     from pyprof.lazy_dataclasses import replace
     from pyprof.model.address_space import ProgramImage
+    from pyprof.model.reason_lookup import counted, counter_title
     from pyprof.options import CollectOptions
     from pyprof.session.pipeline.interpreter_readers import Runtimes
     from pyprof.session.worker.worker_client import Examiner
@@ -109,8 +110,11 @@ def look_into(pid: int, sandbox: bool) -> bool:
         found = examiner.one(SurveyOf(space), ProcessSurvey)
     bad = show_modules(found.modules)
     show_code(found.code)
-    for text, number in sorted(found.tolerated.items()):
-        terminal_output.line(f"  -   {text} ({number})")
+    for key, number in sorted(found.tolerated.items()):
+        reason = counted(key)
+        terminal_output.line(f"  -   {counter_title(key)} ({number})")
+        if reason and reason.hint:
+            terminal_output.line(f"        {reason.hint}")
     return bad
 
 

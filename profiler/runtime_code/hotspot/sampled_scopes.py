@@ -1,8 +1,8 @@
 """The inlined methods that are proven to be active at a sampled pc of compiled Java code.
 
 HotSpot has debugging information for the pcs at which threads stop at safepoints: return addresses, polls and implicit
-null checks. The pcs between them belong to any method that is inlined nearby. With `-XX:+DebugNonSafepoints`, or an
-agent that asks for compiled methods, HotSpot has information for the pcs between them, too.
+null checks. The pcs between them belong to any method that is inlined nearby. An option of the
+virtual machine, or an agent that asks for compiled methods, adds information for the pcs between them.
 
 A loop poll proves more than its neighbourhood: the whole loop belongs to the method of the poll, or to callees.
 """
@@ -166,44 +166,44 @@ def is_dense(flow: CodeFlow, pcs: Sequence[int], returns: Set[int]) -> bool:
 def find_poll_loops(flow: CodeFlow, pcs: Sequence[int]) -> list[tuple[int, Loop]]:
     """Return (offset of a poll, the innermost loop around it), the smallest loop first.
 
-    Every cycle through a poll has a jump back over it. If the shortest such jump belongs to a loop without other
-    entries, that loop is the innermost one. For other polls no loop is returned.
+    Every cycle through a poll has a jump back over it. The shortest one belongs to the innermost loop if all others
+    lead around it. For other polls no loop is returned.
 
     Args:
         flow: The code.
         pcs: Offsets of the points with debugging information.
     """
-    backs = sorted(
-        ((at, target) for at, target in flow.branches.items() if target <= at), key=lambda each: each[0] - each[1]
-    )
-    shortest = {
-        poll: next(((at, target) for at, target in backs if target <= poll <= at), None)
-        for poll in pcs
-        if poll in flow.polls
-    }
-    if not any(shortest.values()):
+    polls = [pc for pc in pcs if pc in flow.polls]
+    if not polls:
         return []
+    after: dict[int, list[int]] = {}
     before: dict[int, list[int]] = {}
-    for at, after in zip(flow.starts, flow.starts[1:], strict=False):
-        if at not in flow.ends:
-            before.setdefault(after, []).append(at)
-    for at, target in flow.branches.items():
+    following = [each for each in zip(flow.starts, flow.starts[1:], strict=False) if each[0] not in flow.ends]
+    for at, target in (*following, *flow.branches.items()):
+        after.setdefault(at, []).append(target)
         before.setdefault(target, []).append(at)
-    found = [(poll, _find_body(before, back[1], back[0])) for poll, back in shortest.items() if back]
-    return sorted(((poll, loop) for poll, loop in found if poll in loop), key=lambda each: len(each[1]))
+    found = []
+    for poll in polls:
+        spans = sorted(
+            ((target, at) for at, target in flow.branches.items() if target <= poll <= at),
+            key=lambda span: span[1] - span[0],
+        )
+        if spans and all(low <= spans[0][0] and spans[0][1] <= high for low, high in spans):
+            loop = _reach(after, poll, spans[0]) & _reach(before, poll, spans[0])
+            if len(loop) > 1:
+                found.append((poll, loop))
+    return sorted(found, key=lambda each: len(each[1]))
 
 
-def _find_body(before: Mapping[int, Sequence[int]], head: int, last: int) -> Loop:
-    """Return the loop of a jump back from `last` to `head`, nothing if it can be entered elsewhere."""
-    body, left = {head, last}, [last] if last != head else []
+def _reach(edges: Mapping[int, Sequence[int]], start: int, span: tuple[int, int]) -> Loop:
+    """Return the instructions that edges lead to without leaving a span of offsets."""
+    found, left = {start}, [start]
     while left:
-        for at in before.get(left.pop(), ()):
-            if not head <= at <= last:
-                return frozenset()
-            if at not in body:
-                body.add(at)
+        for at in edges.get(left.pop(), ()):
+            if span[0] <= at <= span[1] and at not in found:
+                found.add(at)
                 left.append(at)
-    return frozenset(body)
+    return frozenset(found)
 
 
 def join_scopes(first: Sequence[tuple[int, int]], second: Sequence[tuple[int, int]]) -> list[Frame]:
