@@ -49,7 +49,7 @@ def test_question_whose_sums_no_profile_holds_is_refused(monkeypatch: pytest.Mon
 
     server = FleetServer.__new__(FleetServer)
     monkeypatch.setattr(server, "_found", found, raising=False)
-    monkeypatch.setattr(server, "_access", Access(()), raising=False)
+    monkeypatch.setattr(server, "access", Access(()), raising=False)
     scope = {"type": "http", "headers": [], "query_string": b"", "path_params": {"question": "services"}}
     with pytest.raises(Refused, match="too large together") as refused:
         asyncio.run(server._answer(Request(scope)))
