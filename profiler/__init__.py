@@ -8,7 +8,7 @@ The public names are imported when they are first used: `import pyprof` alone lo
 
 api                The functions of the library, which `import pyprof` exports
 cli/               The command line, one file for each subcommand
-collector_control  How a recording controls its running collector: flushes at the ends of windows, the end, and sparser
+collector_control  Control of a running collector by its recording: flushes at the ends of windows, the end, and sparser
                    sampling
 comparison/        Comparison of two profiles: costs of each function, and changes that are significant
 diagnostics        Counters of tolerated events, and problems of modules

@@ -1,4 +1,4 @@
-"""How a recording controls its running collector: flushes at the ends of windows, the end, and sparser sampling.
+"""Control of a running collector by its recording: flushes at the ends of windows, the end, and sparser sampling.
 
 The owner of the windows requests a flush at a time. The collector yields all samples from before that time and none
 from after it, and then acknowledges the flush. A collector that is late makes a window late, but never puts a sample or

@@ -13,6 +13,7 @@ from typing import BinaryIO
 from pyprof.lazy_dataclasses import dataclass
 from tests.support import PROGRAMS, need
 from tests.system.programs import PROGRAMS_OF_GUEST
+from tooling.release.debian_mirror import find_mirror
 
 SUITE = "bookworm"
 PACKAGES = ("base-files", "libc-bin", "dash", "coreutils", "mount", "python3", "elfutils", "procps", "libc6")
@@ -75,7 +76,7 @@ class Apt:
         for name in ("lists/partial", "cache/archives/partial", "etc"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "status").touch()
-        (folder / "etc" / "sources.list").write_text(f"deb [signed-by={KEYRING}] {_mirror()} {suite} main\n")
+        (folder / "etc" / "sources.list").write_text(f"deb [signed-by={KEYRING}] {find_mirror()} {suite} main\n")
         settings = {
             "APT::Architecture": architecture,
             "APT::Architectures": architecture,
@@ -113,16 +114,6 @@ class Apt:
     def _needed(self, package: str, prefix: str) -> set[str]:
         depends = _run(["apt-cache", *self._options, "depends", "--important", package])
         return {line.split()[-1] for line in depends.splitlines() if f"Depends: {prefix}" in line}
-
-
-def _mirror() -> str:
-    """Return the Debian mirror that the host uses."""
-    lines = _run(["apt-get", "indextargets", "--format", "$(SITE) $(COMPONENT) $(CODENAME)", "Created-By: Packages"])
-    for line in lines.splitlines():
-        site, component, codename = line.split()
-        if component == "main" and not any(word in codename for word in ("security", "updates")):
-            return site
-    raise SystemExit("found no Debian archive in the apt configuration of this host")
 
 
 def _unpack(debs: list[Path], into: Path) -> None:

@@ -28,6 +28,7 @@ from elftools.elf.enums import ENUM_D_TAG
 from elftools.elf.gnuversions import GNUVerNeedSection
 from packageurl import PackageURL
 
+from tooling.release.debian_mirror import find_mirror
 from tooling.release.debian_package import bill_of_materials, install_packages
 
 HERE = Path(__file__).parent / "one_file_c"
@@ -94,7 +95,7 @@ def fetch(folder: Path) -> dict[str, str]:
     for name in ("lists/partial", "cache/archives/partial"):
         (apt / name).mkdir(parents=True)
     (apt / "status").touch()
-    site = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian"
+    site = f"[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {find_mirror()}"
     lines = [f"deb {site} {SUITE} main", f"deb-src {site} {SUITE} main", f"deb {site} {OLD_SUITE} main"]
     (apt / "sources").write_text("\n".join(lines) + "\n")
     settings = {

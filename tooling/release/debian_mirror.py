@@ -1,0 +1,19 @@
+"""The Debian mirror of this machine."""
+
+from __future__ import annotations
+
+import subprocess
+
+
+def find_mirror() -> str:
+    """Return the address of the main archive in apt's configuration of this machine, without a final slash.
+
+    Raises:
+        SystemExit: The configuration has no Debian archive.
+    """
+    command = ["apt-get", "indextargets", "--format", "$(SITE) $(COMPONENT) $(CODENAME)", "Created-By: Packages"]
+    for line in subprocess.check_output(command, text=True).splitlines():
+        site, component, codename = line.split()
+        if component == "main" and not any(word in codename for word in ("security", "updates")):
+            return site
+    raise SystemExit("found no Debian archive in the apt configuration of this host")
