@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from pyprof.collectors.base import Feedback
+from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.postmortem.saved_thread_collector import SavedThread, SavedThreads
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
@@ -124,8 +124,6 @@ class GoroutineCollector:
         self._own = own
         self._find = find
         self._saved: SavedThreads | None = None
-        self.retire, self.stats = own.retire, own.stats
-        self.stop, self.close = own.stop, own.close
 
     def batches(self) -> Iterator[SampleBatch]:
         for batch in self._own.batches():
@@ -144,3 +142,15 @@ class GoroutineCollector:
     def threads(self) -> list[ThreadInfo]:
         own = self._own.threads()
         return own + self.goroutines.infos(own[0].process if own else "") if self.goroutines is not None else own
+
+    def retire(self) -> None:
+        self._own.retire()
+
+    def stats(self) -> CollectorStats:
+        return self._own.stats()
+
+    def stop(self) -> None:
+        self._own.stop()
+
+    def close(self) -> None:
+        self._own.close()

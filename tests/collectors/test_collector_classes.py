@@ -11,14 +11,15 @@ from tests.test_class_names import classes
 PROTOCOL = {"batches", "learn", "threads", "retire", "stats", "stop", "close"}
 COLLECTORS = {
     "GdbRemoteCollector",
+    "GoroutineCollector",
     "KernelCollector",
     "PtraceCollector",
     "Router",
     "SavedThreads",
     "WallClockCollector",
 }
-"""The classes that implement the collector protocol: three kinds of sources of live processes, a
-stub, saved threads, and the router.
+"""The classes that implement the collector protocol: three kinds of sources of live processes, a stub, saved threads,
+the router, and the threads of a dump with its goroutines.
 """
 MAX_METHODS = 20
 
@@ -30,7 +31,7 @@ def methods(node: ast.ClassDef) -> set[str]:
     return names | {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
 
 
-def test_six_classes_implement_the_collector_protocol() -> None:
+def test_seven_classes_implement_the_collector_protocol() -> None:
     found = {name.rpartition(".")[2]: node for name, node in classes()}
     protocols = {name for name, node in found.items() if any(ast.unparse(base) == "Protocol" for base in node.bases)}
 
