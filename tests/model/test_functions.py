@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 
 from pyprof.cli.terminal_tables import function_tables, top
@@ -270,6 +271,15 @@ def test_functions_with_a_source_file_that_were_compiled_at_run_time_come_first(
     assert own == [("java.util.HashMap.put", "HashMap.java", 9), ("Shop.run", "Shop.java", 2)]
     assert [cost.name for cost in found.functions.functions if cost.application] == ["Shop.run", "main"]
     assert [cost.name for cost in found.native] == ["memmove", "memset"]
+
+
+@pytest.mark.parametrize(("path", "expected"), [("[jit] gdb", True), ("[jit] hotspot", False)])
+def test_code_that_a_compiler_registers_is_of_the_application_and_a_stub_is_not(path: str, expected: bool) -> None:
+    module = ModuleInfo(path, "", 0x7000_0000, 0x7100_0000, 0, True, False)
+    builder = Builder()
+    builder.sample(builder.node([code("main"), replace(code("compiled"), module=len(MODULES))]), cpu_ns=9)
+    found = costs(builder.build(modules=(*MODULES, module)))
+    assert {cost.name: cost.application for cost in found.functions} == {"compiled": expected, "main": True}
 
 
 def test_application_with_hardly_any_time_does_not_come_before_a_library() -> None:

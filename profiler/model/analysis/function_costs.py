@@ -93,6 +93,10 @@ def is_application_module(path: str) -> bool:
 KERNEL = "[kernel]"
 RUN_TIME_CODE = "[jit] "
 """First letters of the paths of modules that stand for code which a process made while it ran."""
+_COMPILED_CODE = frozenset(RUN_TIME_CODE + label for label in ("gdb", "jitdump", "libunwind", "perf map"))
+"""Code that a compiler in the process made from the application. A managed runtime's code without a source file is a
+stub.
+"""
 
 START_UP = frozenset({
     *("_start", "_dl_start_user", "__libc_start_main", "__libc_start_main_impl", "__libc_start_call_main"),
@@ -248,7 +252,7 @@ def are_application(profile: Profile, frame: Frame) -> list[bool]:
         found = zip(files, names, strict=True)
         return [is_application_file(file) and not is_of_class_library(file, name) for file, name in found]
     path = profile.modules[frame.module].path if frame.module >= 0 else ""
-    is_own = frame.kind != FrameKind.KERNEL and is_application_module(path)
+    is_own = frame.kind != FrameKind.KERNEL and (is_application_module(path) or path in _COMPILED_CODE)
     return [
         is_own
         and (not file or is_application_file(file))
