@@ -69,16 +69,25 @@ def windows(log: Path) -> list[dict[str, object]]:
 
 
 def test_small_budget_is_kept_by_fewer_samples_and_fewer_processes_and_said(tmp_path: Path) -> None:
-    """Check that a process the agent leaves out keeps its processor time: no running process is shown with zero."""
+    """Check that a process the agent leaves out keeps its processor time: no running process is shown with zero.
+
+    Fewer processes do not save enough memory, so the agent undoes that and waits long. A change of the budget lets it
+    try again at once.
+    """
     word, spool, log, config = f"agent-budget-{os.getpid()}", tmp_path / "spool", tmp_path / "log", tmp_path / "a.toml"
     port = 20_000 + (os.getpid() + 6_000) % 12_000
     text = CONFIG.replace("WORD", word).replace("PORT", str(port))
-    config.write_text(f'[budget]\nover = "2s"\nmemory = "1M"\n{text}rate = 300\n')
+
+    def set_memory(mebibytes: int) -> None:
+        config.write_text(f'[budget]\nover = "2s"\nmemory = "{mebibytes}M"\n{text}rate = 300\n')
+
+    set_memory(1)
     targets = [busy(word, "1"), busy(word, "2")]
     command = [sys.executable, "-m", "pyprof", "agent", "--cpu-budget", "0.01", "--config", str(config)]
     with log.open("wb") as out:
         agent = subprocess.Popen([*command, "--spool", str(spool), "--log", "json"], stderr=out)
         try:
+            tries, tried_s = 1, time.monotonic()
             while (
                 not any(line["processes_left_out"] == 1 for line in windows(log))
                 or '"one_sampling_time_in":64' not in log.read_text()
@@ -86,6 +95,10 @@ def test_small_budget_is_kept_by_fewer_samples_and_fewer_processes_and_said(tmp_
             ):
                 assert agent.poll() is None, log.read_text()
                 time.sleep(0.05)
+                if time.monotonic() > tried_s + 10:
+                    tries, tried_s = tries + 1, time.monotonic()
+                    set_memory(tries)
+                    agent.send_signal(signal.SIGHUP)
             said = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
             state = run("agent", "status", "--spool", str(spool)).stdout
             agent.send_signal(signal.SIGTERM)
