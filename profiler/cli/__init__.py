@@ -23,8 +23,7 @@ startup                What makes a command start early: priority, garbage colle
 symbols                `pyprof symbols`: write a Breakpad symbol file
 terminal_output        Output of lines for people, and lines of the log of an agent or a server
 terminal_summary       What a recording says in the terminal when it is done
-terminal_tables        Tables in the terminal: the most expensive functions, their callers and callees
-                       with their shares
+terminal_tables        Tables in the terminal: the most expensive functions, their callers and callees with their shares
 text_format            Numbers as people read them, and names of functions that are shortened to the width of the
                        terminal
 top                    `pyprof top`: what a process does, live in the terminal, or as a table for scripts

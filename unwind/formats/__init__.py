@@ -9,8 +9,8 @@ gdb_jit                  The GDB JIT interface: a list of object files that a pr
 gopclntab                Go's function table as an unwind source, and rules for the functions of Go's runtime that
                          switch stacks
 libunwind_regions        An interpreter of libunwind's regions and directives, for the rule at one place of a procedure
-libunwind_registrations  Unwind info that a process has registered with libunwind: its list, its entries and its
-                         tables, read from memory
+libunwind_registrations  Unwind info that a process has registered with libunwind: its list, its entries and its tables,
+                         read from memory
 pdata                    The function table of a Windows x64 module (.pdata and .xdata) as an unwind source
 sframe_decoder           The header, the function index and the rows of an SFrame section, V1 to V3
 sframe_source            An SFrame section, V1 to V3, as an unwind source
