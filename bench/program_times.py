@@ -27,7 +27,7 @@ BEFORE_S, LEAST = 1.5, 100
 @contextmanager
 def noted() -> Iterator[list[npt.NDArray[np.uint32]]]:
     """Collect the nanoseconds of each record that is read in this process."""
-    from pyprof.collectors.bpf.sample_source import BpfSource
+    from pyprof.collectors.bpf.samples_from_ring import BpfSource
 
     found: list[npt.NDArray[np.uint32]] = []
     take = BpfSource.take_samples

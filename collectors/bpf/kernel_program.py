@@ -15,9 +15,9 @@ from importlib import resources
 
 import numpy as np
 
-from pyprof.collectors.bpf import records
+from pyprof.collectors.bpf import ring_buffer_records
 from pyprof.collectors.bpf.bpf_object import BpfObject, ProgramRefused, find_member_offset, read_kernel_types
-from pyprof.collectors.bpf.records import RecordRing
+from pyprof.collectors.bpf.ring_buffer_records import RecordRing
 from pyprof.collectors.linux import bpf_syscall, libc
 from pyprof.collectors.linux.sampled_arch import HERE, MACHINE
 from pyprof.collectors.perf.cpu_wide_events import ProcessorEvents, Silent
@@ -236,7 +236,7 @@ class BpfSampler:
         device = inode = 0
         if runtime:
             device, inode = _namespace(pid)
-        value = records.PROCESS.pack(runtime, place, 0, device, inode, *_pack_goroutines(goroutines))
+        value = ring_buffer_records.PROCESS.pack(runtime, place, 0, device, inode, *_pack_goroutines(goroutines))
         bpf_syscall.update_element(self._object.maps["processes"], _U32.pack(pid), value)
         if goroutines is not None:
             bpf_syscall.update_element(self._object.maps["processes"], _U32.pack(_LATEST_GO), value)
@@ -264,16 +264,21 @@ class BpfSampler:
         self._set_thread(tid, end, *rest)
 
     def _thread(self, tid: int) -> tuple[int, ...]:
-        value = bpf_syscall.lookup_element(self._object.maps["threads"], _U32.pack(tid), records.THREAD.size)
-        return records.THREAD.unpack(value) if value is not None else (0,) * 4
+        value = bpf_syscall.lookup_element(
+            self._object.maps["threads"], _U32.pack(tid), ring_buffer_records.THREAD.size
+        )
+        return ring_buffer_records.THREAD.unpack(value) if value is not None else (0,) * 4
 
     def _set_thread(self, tid: int, *words: int) -> None:
-        bpf_syscall.update_element(self._object.maps["threads"], _U32.pack(tid), records.THREAD.pack(*words))
+        bpf_syscall.update_element(
+            self._object.maps["threads"], _U32.pack(tid), ring_buffer_records.THREAD.pack(*words)
+        )
 
     def is_recorded(self, pid: int) -> bool:
         """Return True if the BPF program records a process, even if only since its parent forked it."""
         return (
-            bpf_syscall.lookup_element(self._object.maps["processes"], _U32.pack(pid), records.PROCESS.size) is not None
+            bpf_syscall.lookup_element(self._object.maps["processes"], _U32.pack(pid), ring_buffer_records.PROCESS.size)
+            is not None
         )
 
     def set_limits(self, stack: int, min_wait_ns: int, copy_time_divisor: int) -> None:
@@ -285,15 +290,17 @@ class BpfSampler:
             copy_time_divisor: At most 1/copy_time_divisor of a thread's time is spent on copies at its waits.
         """
         bpf_syscall.update_element(
-            self._object.maps["limits"], bytes(4), records.LIMITS.pack(stack, min_wait_ns, copy_time_divisor)
+            self._object.maps["limits"],
+            bytes(4),
+            ring_buffer_records.LIMITS.pack(stack, min_wait_ns, copy_time_divisor),
         )
 
     def read_waiting_threads(self) -> list[WaitingThread]:
         """Return the kernel's account of the waits of all known threads."""
         found = []
-        for value in bpf_syscall.read_values(self._object.maps["waits"], 8, records.WAIT.size):
-            off, waking, blocked, runnable, count, _, on, run, pid, tid, why, call, copied, *_ = records.WAIT.unpack(
-                value
+        for value in bpf_syscall.read_values(self._object.maps["waits"], 8, ring_buffer_records.WAIT.size):
+            off, waking, blocked, runnable, count, _, on, run, pid, tid, why, call, copied, *_ = (
+                ring_buffer_records.WAIT.unpack(value)
             )
             found.append(
                 WaitingThread(pid, tid, off, waking, why, call, bool(copied), blocked, runnable, count, on, run)
@@ -308,18 +315,20 @@ class BpfSampler:
         """Make the BPF program forget a thread that has ended."""
         bpf_syscall.delete_element(self._object.maps["threads"], _U32.pack(tid))
 
-    def read_counts(self) -> tuple[dict[records.LossReason, int], list[int]]:
+    def read_counts(self) -> tuple[dict[ring_buffer_records.LossReason, int], list[int]]:
         """Return the BPF program's counters, and the histogram of its run times: how many took 2^n to 2^(n+1) ns."""
-        words = len(records.LossReason) + records.BUCKETS
+        words = len(ring_buffer_records.LossReason) + ring_buffer_records.BUCKETS
         raw = (
             bpf_syscall.lookup_element(self._object.maps["counters"], bytes(4), 8 * words * self._processors)
             if self._object.maps
             else None
         )
         if raw is None:
-            return {}, [0] * records.BUCKETS
+            return {}, [0] * ring_buffer_records.BUCKETS
         total = np.frombuffer(raw, np.uint64).reshape(self._processors, words).sum(axis=0).tolist()
-        return {reason: total[reason] for reason in records.LossReason}, total[len(records.LossReason) :]
+        return {reason: total[reason] for reason in ring_buffer_records.LossReason}, total[
+            len(ring_buffer_records.LossReason) :
+        ]
 
     @property
     def full(self) -> bool:
@@ -399,7 +408,7 @@ def pack_offsets(offsets: FrameOffsets) -> bytes:
     waiting = (o.frame_object, o.object_frame, o.object_link, o.frame_height)
     rest = (o.gil_holder, o.gil_locked, o.tid_in_pthread, o.instr_bytes, o.frame_bytes, o.run_ends, o.seeks, *waiting)
     first, last = ([_NONE if field < 0 else field for field in some] for some in (fields, rest))
-    return records.LAYOUT.pack(*first, o.code_mask, *last, *_packed_awaits(o.awaits), 0)
+    return ring_buffer_records.LAYOUT.pack(*first, o.code_mask, *last, *_packed_awaits(o.awaits), 0)
 
 
 def _packed_awaits(awaits: AwaitOffsets | None) -> tuple[int, ...]:

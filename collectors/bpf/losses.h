@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
-/* Why something of a sample is missing: one counter each. Made of collectors/bpf/records.py. */
+/* Why something of a sample is missing: one counter each. Made of collectors/bpf/ring_buffer_records.py. */
 enum reason {
 	SAMPLED, /* a record was submitted */
 	RING_FULL, /* no room for the record */

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container
 import numpy as np
 
 from pyprof.collectors.bpf.kernel_program import BpfSampler
-from pyprof.collectors.bpf.records import STACK_SLACK, U64, Flag, Records, find_spans
+from pyprof.collectors.bpf.ring_buffer_records import STACK_SLACK, U64, Flag, Records, find_spans
 from pyprof.collectors.linux import procfs
 from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
-/* What the program and its reader share. Values only: collectors/bpf/records.py states the same, a test compares both. */
+/* What the program and its reader share. Values only: collectors/bpf/ring_buffer_records.py states the same, a test compares both. */
 #ifndef PYPROF_SAMPLER_H
 #define PYPROF_SAMPLER_H
 

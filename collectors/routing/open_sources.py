@@ -22,7 +22,7 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch
 
 if TYPE_CHECKING:
-    from pyprof.collectors.bpf.running_samples import BpfSamples
+    from pyprof.collectors.bpf.on_cpu_samples import BpfSamples
     from pyprof.collectors.perf.kernel_collector import KernelCollector
     from pyprof.collectors.ptrace.collector import PtraceCollector
 

@@ -290,8 +290,8 @@ class _Openings:
             why: Why BPF samples them (see make_cause), "" if the plan's rule says it all.
         """
         from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets, choose_ring_size
-        from pyprof.collectors.bpf.running_samples import BpfSamples
-        from pyprof.collectors.bpf.sample_source import BpfSource
+        from pyprof.collectors.bpf.on_cpu_samples import BpfSamples
+        from pyprof.collectors.bpf.samples_from_ring import BpfSource
 
         request, options = self._request, self._options
         watched = KernelTargets(
@@ -316,7 +316,7 @@ class _Openings:
             records = self._open_records(pids, choose_record_scope, launched, wakes=True)
             undo.callback(records.closing.close)
             if options.idle:
-                from pyprof.collectors.bpf.wait_samples import BpfWaitSamples
+                from pyprof.collectors.bpf.wall_clock_samples import BpfWaitSamples
 
                 waits = BpfWaitSamples(records, source, options, launched, self._sleepers_before_bpf)
                 collector = KernelCollector(records, waits, options)

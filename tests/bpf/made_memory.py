@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from pyprof.collectors.bpf import records
+from pyprof.collectors.bpf import ring_buffer_records
 from pyprof.collectors.bpf.kernel_program import pack_offsets
 from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout
 from pyprof.interpreters.cpython.bpf_frame_rows import find_offsets
@@ -148,11 +148,11 @@ class MadeProcess:
         if self.absent:
             said.memory(high, STACK + STACK_BYTES, bytes(self.stack[high - STACK :]))
         said.entry("layouts", 0, pack_offsets(self.offsets))
-        said.entry("processes", PID, records.PROCESS.pack(self.runtime, *(0,) * 4, *self.goroutines))
+        said.entry("processes", PID, ring_buffer_records.PROCESS.pack(self.runtime, *(0,) * 4, *self.goroutines))
         said.constant("seeks_waiting", 1)
         said.constant("follows_tasks", 1)
         if self.stack_end:
-            said.entry("threads", PID, records.THREAD.pack(self.stack_end, 0, 0, 0))
+            said.entry("threads", PID, ring_buffer_records.THREAD.pack(self.stack_end, 0, 0, 0))
         return said
 
     def sample(self, said: UserSpace, in_kernel: bool = False) -> None:

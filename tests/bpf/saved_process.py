@@ -9,7 +9,7 @@ import subprocess
 from functools import cached_property
 from pathlib import Path
 
-from pyprof.collectors.bpf import records
+from pyprof.collectors.bpf import ring_buffer_records
 from pyprof.collectors.bpf.kernel_program import pack_offsets
 from pyprof.collectors.bpf.recorded_processes import build_frame_rows
 from pyprof.collectors.postmortem.core_process import CoreFileProcess
@@ -146,12 +146,14 @@ class SavedProcess:
             said.memory(region.start, region.end, data[: absent - region.start] if region == self.first_stack else data)
         runtime, offsets = self.offsets
         said.entry("layouts", 0, pack_offsets(offsets))
-        said.entry("processes", self.pid, records.PROCESS.pack(runtime, *(0,) * 11))
+        said.entry("processes", self.pid, ring_buffer_records.PROCESS.pack(runtime, *(0,) * 11))
         said.constant("seeks_waiting", 1)
         said.constant("follows_tasks", 1)
         for place in self.kernel.places() if placed else ():
             end = self.first_stack.end if place.tid == self.pid else 0
-            said.entry("threads", place.tid, records.THREAD.pack(end, place.address, place.gil, place.collecting))
+            said.entry(
+                "threads", place.tid, ring_buffer_records.THREAD.pack(end, place.address, place.gil, place.collecting)
+            )
         return said
 
     def sample(self, said: UserSpace, tid: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyprof.collectors.bpf.records import MOST_STACK, PAGE, STACK_SLACK, Flag, LossReason
+from pyprof.collectors.bpf.ring_buffer_records import MOST_STACK, PAGE, STACK_SLACK, Flag, LossReason
 from tests.bpf.made_memory import HEAP, HEAP_BYTES, PID, STACK, STACK_BYTES, MadeProcess
 from tests.bpf.user_space import RED_ZONE, STACK_BEGINNING, Ran, UserSpace, counted
 

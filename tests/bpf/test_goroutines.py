@@ -7,9 +7,9 @@ import struct
 import numpy as np
 import pytest
 
-from pyprof.collectors.bpf import records
-from pyprof.collectors.bpf.records import MOST_STACK
-from pyprof.collectors.bpf.sample_source import read_labels
+from pyprof.collectors.bpf import ring_buffer_records
+from pyprof.collectors.bpf.ring_buffer_records import MOST_STACK
+from pyprof.collectors.bpf.samples_from_ring import read_labels
 from pyprof.model.thread_identity import Labels
 from tests.bpf.made_memory import FREE, HEAP, HEAP_BYTES, STACK, STACK_BYTES, MadeProcess
 from tests.bpf.user_space import RED_ZONE, Ran, UserSpace
@@ -128,7 +128,7 @@ def test_program_of_which_nothing_is_known_yet_is_tried_as_the_latest_go_program
     process = go_process(G0_LOW + 0x2000)
     offsets, process.goroutines = process.goroutines, (0,) * 7
     told = process.in_user_space()
-    told.entry("processes", 0, records.PROCESS.pack(*(0,) * 5, *offsets))
+    told.entry("processes", 0, ring_buffer_records.PROCESS.pack(*(0,) * 5, *offsets))
     ran = sampled(process, told)
     assert int(ran.record.goroutine[0]) == GOROUTINE
 
@@ -165,7 +165,13 @@ def with_labels(labels: dict[str, str], form: str) -> MadeProcess:
 def labels_of(ran: Ran) -> Labels | None:
     """Return the labels of the only record, None if some could not be read."""
     flags = int(ran.record.flags[0])
-    return None if flags & records.Flag.UNLABELED else read_labels(ran.record, 0) if flags & records.Flag.LABELS else ()
+    return (
+        None
+        if flags & ring_buffer_records.Flag.UNLABELED
+        else read_labels(ran.record, 0)
+        if flags & ring_buffer_records.Flag.LABELS
+        else ()
+    )
 
 
 @pytest.mark.parametrize("form", ["map", "slice"])
@@ -200,5 +206,5 @@ def test_labels_of_a_program_that_is_not_recorded_yet_are_not_read() -> None:
     process = with_labels({"a": "b"}, "map")
     offsets, process.goroutines = process.goroutines, (0,) * 7
     told = process.in_user_space()
-    told.entry("processes", 0, records.PROCESS.pack(*(0,) * 5, *offsets))
+    told.entry("processes", 0, ring_buffer_records.PROCESS.pack(*(0,) * 5, *offsets))
     assert labels_of(sampled(process, told)) == ()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.base import CollectorRefused
-from pyprof.collectors.bpf import wait_context
-from pyprof.collectors.bpf.wait_context import CALLS
+from pyprof.collectors.bpf import locks_and_wakers
+from pyprof.collectors.bpf.locks_and_wakers import CALLS
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
 from pyprof.collectors.plan import make_plan
@@ -62,7 +62,7 @@ def inside(stack: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def test_calls_of_both_machines_are_the_same_by_name_here_and_in_the_program() -> None:
-    source = (Path(wait_context.__file__).parent / "sampler.bpf.c").read_text()
+    source = (Path(locks_and_wakers.__file__).parent / "sampler.bpf.c").read_text()
     in_program = [
         {int(number) for number in re.findall(r"== (\d+)", line)}
         for line in re.findall(r"#define WAITS_FOR_FUTEX.*", source)

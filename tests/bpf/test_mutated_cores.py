@@ -10,7 +10,7 @@ from shutil import copytree
 
 import pytest
 
-from pyprof.collectors.bpf.records import LossReason
+from pyprof.collectors.bpf.ring_buffer_records import LossReason
 from pyprof.interpreters.cpython.bpf_frame_rows import MAX_ROWS
 from pyprof.interpreters.cpython.layout import NONE
 from tests.bpf.saved_process import SavedProcess

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.bpf import records
+from pyprof.collectors.bpf import ring_buffer_records
 from pyprof.collectors.bpf.bpf_object import BpfObject, ProgramRefused
 from pyprof.collectors.bpf.kernel_program import read_program
 from pyprof.collectors.linux import bpf_syscall
@@ -32,11 +32,11 @@ def test_shipped_object_is_what_its_source_makes(tmp_path: Path) -> None:
 
 
 def test_reasons_of_the_program_are_those_of_its_reader() -> None:
-    assert (FOLDER / "losses.h").read_text() == records.format_losses_header()
+    assert (FOLDER / "losses.h").read_text() == ring_buffer_records.format_losses_header()
 
 
 def test_each_reason_that_is_counted_has_a_sentence() -> None:
-    listed = [reason.counted for reason in records.LossReason if reason.counted]
+    listed = [reason.counted for reason in ring_buffer_records.LossReason if reason.counted]
     assert len(listed) == len(set(listed)) > 5
     assert [name for name in listed if counted(name) is None] == []
 

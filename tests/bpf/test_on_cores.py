@@ -15,7 +15,7 @@ from shutil import copytree
 
 import pytest
 
-from pyprof.collectors.bpf.records import MOST_STACK, Flag, LossReason
+from pyprof.collectors.bpf.ring_buffer_records import MOST_STACK, Flag, LossReason
 from pyprof.interpreters.cpython.bpf_frame_rows import MAX_ROWS
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, SampleState
 from tests.bpf.saved_process import SavedProcess, core_of

@@ -14,7 +14,7 @@ import pytest
 
 from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets
-from pyprof.collectors.bpf.running_samples import BpfSamples
+from pyprof.collectors.bpf.on_cpu_samples import BpfSamples
 from pyprof.collectors.perf.kernel_collector import KernelCollector
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.options import CollectOptions

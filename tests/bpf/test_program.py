@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.bpf import records as abi
+from pyprof.collectors.bpf import ring_buffer_records as abi
 from pyprof.collectors.bpf.bpf_object import BpfObject, find_member_offset, read_kernel_types
 from pyprof.collectors.bpf.kernel_program import (
     KINDS,

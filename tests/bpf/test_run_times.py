@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.bpf.kernel_program import WaitingThread
-from pyprof.collectors.bpf.records import FOREVER_NS
-from pyprof.collectors.bpf.wait_samples import UNKNOWN_NS, RunTimes
+from pyprof.collectors.bpf.ring_buffer_records import FOREVER_NS
+from pyprof.collectors.bpf.wall_clock_samples import UNKNOWN_NS, RunTimes
 
 pytestmark = pytest.mark.system
 

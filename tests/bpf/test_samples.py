@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.collectors.bpf import sample_source
+from pyprof.collectors.bpf import samples_from_ring
 from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets
-from pyprof.collectors.bpf.records import STACK_SLACK, LossReason
-from pyprof.collectors.bpf.sample_source import BpfSource
+from pyprof.collectors.bpf.ring_buffer_records import STACK_SLACK, LossReason
+from pyprof.collectors.bpf.samples_from_ring import BpfSource
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.records import list_online_cpus
 from pyprof.diagnostics import Diagnostics
@@ -89,7 +89,7 @@ def test_deep_recursion_has_its_leaf_functions_and_a_hint(python: Python, tmp_pa
 
 
 def test_kernel_copies_as_many_frames_as_the_reader_of_them_believes() -> None:
-    header = (Path(sample_source.__file__).parent / "sampler.h").read_text()
+    header = (Path(samples_from_ring.__file__).parent / "sampler.h").read_text()
     assert f"#define MOST_FRAMES {MAX_ROWS} " in header
 
 

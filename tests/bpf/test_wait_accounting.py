@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import pyprof
-from pyprof.collectors.bpf.wait_samples import BpfWaitSamples
+from pyprof.collectors.bpf.wall_clock_samples import BpfWaitSamples
 from pyprof.collectors.perf.kernel_collector import KernelCollector
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.routing.router import Router

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collectors.bpf.kernel_program import WaitingThread
-from pyprof.collectors.bpf.records import Flag, WaitEnds
-from pyprof.collectors.bpf.sample_source import WaitRates
-from pyprof.collectors.bpf.wait_accounting import (
+from pyprof.collectors.bpf.locks_and_wakers import LockWaits
+from pyprof.collectors.bpf.ring_buffer_records import Flag, WaitEnds
+from pyprof.collectors.bpf.samples_from_ring import WaitRates
+from pyprof.collectors.bpf.wait_durations import (
     FOREVER_NS,
     ContinuedWait,
     StacklessWait,
@@ -19,7 +20,6 @@ from pyprof.collectors.bpf.wait_accounting import (
     rebuild_table,
     state_letter,
 )
-from pyprof.collectors.bpf.wait_context import LockWaits
 from pyprof.model.marker_frames import NOT_ONE_BY_ONE
 
 S = 1

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pyprof.collectors.bpf.records import U64, LossReason, Records, read_records
+from pyprof.collectors.bpf.ring_buffer_records import U64, LossReason, Records, read_records
 from tests.support import build, missing
 
 MOST_RUN_NS = 1_000_000

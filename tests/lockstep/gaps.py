@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets
-from pyprof.collectors.bpf.sample_source import BpfSource
+from pyprof.collectors.bpf.samples_from_ring import BpfSource
 from pyprof.collectors.perf.cpu_wide_events import choose_scope
 from pyprof.collectors.perf.event_manager import EventManager
 from pyprof.collectors.perf.event_set import FOREVER_NS, RingReader

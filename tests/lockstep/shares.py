@@ -16,8 +16,8 @@ import numpy as np
 
 from pyprof.collectors.base import Collector
 from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets, choose_ring_size
-from pyprof.collectors.bpf.running_samples import BpfSamples
-from pyprof.collectors.bpf.sample_source import BpfSource
+from pyprof.collectors.bpf.on_cpu_samples import BpfSamples
+from pyprof.collectors.bpf.samples_from_ring import BpfSource
 from pyprof.collectors.perf.cpu_wide_events import Scope, choose_record_scope, choose_scope
 from pyprof.collectors.perf.kernel_collector import KernelCollector, KernelRecords
 from pyprof.collectors.perf.records import list_online_cpus

@@ -14,7 +14,7 @@ from string import Formatter
 import pytest
 
 from pyprof.cli.terminal_output import refuse
-from pyprof.collectors.bpf.records import LossReason
+from pyprof.collectors.bpf.ring_buffer_records import LossReason
 from pyprof.collectors.routing.router import _CHANGES
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError

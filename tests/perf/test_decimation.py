@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pyprof.collector_control import Stride
 from pyprof.collectors.batch_builder import build_stackless_batch
-from pyprof.collectors.bpf.running_samples import BpfSamples
+from pyprof.collectors.bpf.on_cpu_samples import BpfSamples
 from pyprof.collectors.linux.sampled_arch import WIDE
 from pyprof.collectors.perf.random_sampling import Decimation, RandomSelection
 from pyprof.collectors.perf.records import SampleRecords

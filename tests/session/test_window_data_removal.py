@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from pyprof.collectors.bpf.running_samples import BpfSamples
-from pyprof.collectors.bpf.wait_samples import BpfWaitSamples
+from pyprof.collectors.bpf.on_cpu_samples import BpfSamples
+from pyprof.collectors.bpf.wall_clock_samples import BpfWaitSamples
 from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
 from pyprof.collectors.perf.kernel_collector import KernelCollector
 from pyprof.collectors.perf.process_set import RecordAccounts

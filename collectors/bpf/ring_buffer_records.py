@@ -97,7 +97,9 @@ def format_losses_header() -> str:
     """Return the text of the C header losses.h, which gives each reason for a lost sample its number."""
     rows = "".join(f"\t{reason.name}, /* {reason.comment} */\n" for reason in LossReason)
     licence = "/* SPDX-License-Identifier: MIT OR GPL-2.0-only */\n"
-    what = "/* Why something of a sample is missing: one counter each. Made of collectors/bpf/records.py. */\n"
+    what = (
+        "/* Why something of a sample is missing: one counter each. Made of collectors/bpf/ring_buffer_records.py. */\n"
+    )
     return f"{licence}{what}enum reason {{\n{rows}\tREASONS\n}};\n"
 
 

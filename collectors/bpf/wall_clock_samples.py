@@ -20,10 +20,11 @@ import numpy.typing as npt
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, SampleSource
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.bpf.kernel_program import WaitingThread
-from pyprof.collectors.bpf.records import I64, Flag, Records
-from pyprof.collectors.bpf.running_samples import BpfSamples
-from pyprof.collectors.bpf.sample_source import BpfSource
-from pyprof.collectors.bpf.wait_accounting import (
+from pyprof.collectors.bpf.locks_and_wakers import LockWaits, WaitContext, find_lock_addresses, is_lock_wait
+from pyprof.collectors.bpf.on_cpu_samples import BpfSamples
+from pyprof.collectors.bpf.ring_buffer_records import I64, Flag, Records
+from pyprof.collectors.bpf.samples_from_ring import BpfSource
+from pyprof.collectors.bpf.wait_durations import (
     FOR_PROCESSOR,
     LATENCY_NS,
     SwitchOut,
@@ -32,7 +33,6 @@ from pyprof.collectors.bpf.wait_accounting import (
     rebuild_table,
     state_letter,
 )
-from pyprof.collectors.bpf.wait_context import LockWaits, WaitContext, find_lock_addresses, is_lock_wait
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.sampled_arch import NARROW, WIDE
 from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width

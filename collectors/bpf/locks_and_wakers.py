@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.bpf.records import Flag, WaitEnds
-from pyprof.collectors.bpf.sample_source import BpfSource
-from pyprof.collectors.bpf.wait_accounting import ContinuedWait, StacklessWait, WaitTimes
+from pyprof.collectors.bpf.ring_buffer_records import Flag, WaitEnds
+from pyprof.collectors.bpf.samples_from_ring import BpfSource
+from pyprof.collectors.bpf.wait_durations import ContinuedWait, StacklessWait, WaitTimes
 from pyprof.collectors.linux.sampled_arch import HERE, WIDE
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.marker_frames import NOT_ONE_BY_ONE, Blocked, Mark, MarkKind

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.bpf.kernel_program import WaitingThread
-from pyprof.collectors.bpf.records import I64, U32, Flag, WaitEnds
+from pyprof.collectors.bpf.ring_buffer_records import I64, U32, Flag, WaitEnds
 from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.marker_frames import NOT_ONE_BY_ONE
 

@@ -16,7 +16,7 @@ import numpy as np
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.bpf.kernel_program import BpfSampler
 from pyprof.collectors.bpf.recorded_processes import RecordedProcesses
-from pyprof.collectors.bpf.records import (
+from pyprof.collectors.bpf.ring_buffer_records import (
     FOREVER_NS,
     LABEL_NAME,
     MOST_STACK,

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.bpf.records import MOST_STACK
-from pyprof.collectors.bpf.sample_source import BpfSource
+from pyprof.collectors.bpf.ring_buffer_records import MOST_STACK
+from pyprof.collectors.bpf.samples_from_ring import BpfSource
 from pyprof.collectors.cpu_accounts import LostSamples
 from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
 from pyprof.collectors.perf.event_set import FOREVER_NS
