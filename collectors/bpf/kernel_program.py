@@ -22,7 +22,7 @@ from pyprof.collectors.linux import bpf_syscall, libc
 from pyprof.collectors.linux.sampled_arch import HERE, MACHINE
 from pyprof.collectors.perf.cpu_wide_events import ProcessorEvents, Silent
 from pyprof.collectors.perf.event_attributes import TIME_RUNNING, max_sample_rate
-from pyprof.collectors.perf.records import list_online_cpus
+from pyprof.collectors.perf.ring_buffer_records import list_online_cpus
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.interpreter_reader_protocols import AwaitOffsets, FrameOffsets, GoroutineOffsets, ThreadPlace

@@ -13,10 +13,10 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.bpf.ring_buffer_records import MOST_STACK
 from pyprof.collectors.bpf.samples_from_ring import BpfSource
 from pyprof.collectors.cpu_accounts import LostSamples
-from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
-from pyprof.collectors.perf.event_set import FOREVER_NS
 from pyprof.collectors.perf.kernel_collector import KernelRecords, KernelSamples
+from pyprof.collectors.perf.per_thread_events import FOREVER_NS
 from pyprof.collectors.perf.random_sampling import Decimation
+from pyprof.collectors.perf.records_to_batches import RingBatches, split_by_width
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.reason_texts import make_note
 from pyprof.model.sample_batch import SampleBatch

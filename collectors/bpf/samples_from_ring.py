@@ -33,7 +33,7 @@ from pyprof.collectors.bpf.ring_buffer_records import (
     read_wait_ends,
     split_positions,
 )
-from pyprof.collectors.perf.records import SampleRecords
+from pyprof.collectors.perf.ring_buffer_records import SampleRecords
 from pyprof.collectors.perf.stack_copy_size import AbsentPages
 from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import replace

@@ -35,9 +35,9 @@ from pyprof.collectors.bpf.wait_durations import (
 )
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.sampled_arch import NARROW, WIDE
-from pyprof.collectors.perf.batch_maker import RingBatches, split_by_width
-from pyprof.collectors.perf.event_set import FOREVER_NS
 from pyprof.collectors.perf.kernel_collector import KernelRecords, KernelSamples
+from pyprof.collectors.perf.per_thread_events import FOREVER_NS
+from pyprof.collectors.perf.records_to_batches import RingBatches, split_by_width
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.marker_frames import Blocked, KernelStack
 from pyprof.model.profile import ThreadInfo

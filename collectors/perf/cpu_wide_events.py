@@ -36,7 +36,7 @@ from pyprof.collectors.perf.event_attributes import (
     mapping_reporter,
     refusal,
 )
-from pyprof.collectors.perf.event_set import EVERY_THREAD, EventSet, Fork
+from pyprof.collectors.perf.per_thread_events import EVERY_THREAD, EventSet, Fork
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.reason_texts import Note, make_note
 from pyprof.options import CollectOptions

@@ -141,8 +141,9 @@ SAMPLE_REGS_USER, SAMPLE_STACK_USER = 1 << 12, 1 << 13
 SAMPLE_CALLCHAIN = 1 << 5
 
 SAMPLE_TYPE = SAMPLE_IP | SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU | SAMPLE_REGS_USER | SAMPLE_STACK_USER
-"""Contents of a perf sample record, which perf/records.py reads in this order. SAMPLE_CALLCHAIN comes before the
-registers.
+"""Contents of a perf sample record, which perf/ring_buffer_records.py reads in this order.
+
+SAMPLE_CALLCHAIN comes before the registers.
 """
 
 SAMPLE_TIDS = SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU

@@ -16,9 +16,9 @@ from pyprof.collectors.base import Feedback
 from pyprof.collectors.cpu_accounts import EndedThreadTimes
 from pyprof.collectors.perf.cpu_wide_events import Losses, Scope
 from pyprof.collectors.perf.event_attributes import MOST_STACK, PerfNotAllowed
-from pyprof.collectors.perf.event_set import FOREVER_NS, EventSet, RingReader
+from pyprof.collectors.perf.per_thread_events import FOREVER_NS, EventSet, RingReader
 from pyprof.collectors.perf.random_sampling import LIFE_PERIODS, SampleCounter, Thinning
-from pyprof.collectors.perf.records import OVERHEAD, Scan
+from pyprof.collectors.perf.ring_buffer_records import OVERHEAD, Scan
 from pyprof.collectors.perf.stack_copy_size import SLACK_S, StackSize
 from pyprof.collectors.perf.time_after_last_record import LastRecords
 from pyprof.options import CollectOptions

@@ -15,17 +15,25 @@ from typing import Protocol
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.cpu_accounts import LostSamples
 from pyprof.collectors.linux.confinement import raise_file_limit
-from pyprof.collectors.perf.batch_maker import BatchMaker, Elsewhere, RingBatches
 from pyprof.collectors.perf.cpu_wide_events import Scope, Silent
 from pyprof.collectors.perf.event_attributes import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.event_manager import EventManager
-from pyprof.collectors.perf.event_set import FOREVER_NS, RingReader
+from pyprof.collectors.perf.per_thread_events import FOREVER_NS, RingReader
 from pyprof.collectors.perf.process_set import ProcessSet, RecordAccounts
 from pyprof.collectors.perf.processes_from_records import TrackedProcesses
 from pyprof.collectors.perf.random_sampling import Decimation, Starvation
-from pyprof.collectors.perf.records import FORK, NO_SAMPLES, U64, SampleRecords, Scan, list_online_cpus, open_rings
+from pyprof.collectors.perf.records_to_batches import BatchMaker, Elsewhere, RingBatches
+from pyprof.collectors.perf.ring_buffer_polling import FIRST_FLUSH_NS, Cadence, RecordWait
+from pyprof.collectors.perf.ring_buffer_records import (
+    FORK,
+    NO_SAMPLES,
+    U64,
+    SampleRecords,
+    Scan,
+    list_online_cpus,
+    open_rings,
+)
 from pyprof.collectors.perf.stack_copy_size import AbsentPages, choose_ring_size
-from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, RecordWait
 from pyprof.collectors.targets.process_selection import Selection
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from pyprof.collectors.cpu_accounts import Account, Accounts, EndedThreadTimes, LostSamples
 from pyprof.collectors.linux.children import find_descendants
-from pyprof.collectors.perf.event_set import FOREVER_NS
+from pyprof.collectors.perf.per_thread_events import FOREVER_NS
 from pyprof.collectors.perf.processes_from_records import ProcessEvents, TrackedProcesses
-from pyprof.collectors.perf.records import Rings, Scan
+from pyprof.collectors.perf.ring_buffer_records import Rings, Scan
 from pyprof.collectors.targets.process_selection import Selection
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.reason_texts import Note

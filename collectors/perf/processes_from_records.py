@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.address_spaces import MappingHistory, MappingLayout
-from pyprof.collectors.perf.records import (
+from pyprof.collectors.perf.ring_buffer_records import (
     COMM,
     EXIT,
     FORK,

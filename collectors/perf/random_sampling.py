@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collector_control import Stride
-from pyprof.collectors.perf.records import I64, SAMPLE, TIME, U64, Ring, Rings
+from pyprof.collectors.perf.ring_buffer_records import I64, SAMPLE, TIME, U64, Ring, Rings
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.sample_batch import SampleBatch
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.event_attributes import MOST_STACK
-from pyprof.collectors.perf.records import MIN_RING, OVERHEAD
+from pyprof.collectors.perf.ring_buffer_records import MIN_RING, OVERHEAD
 from pyprof.options import HOLD, CollectOptions
 
 BATCH = 2000

@@ -25,7 +25,7 @@ from pyprof.collectors.perf.kernel_collector import (
     KernelRecords,
     PerfSamples,
 )
-from pyprof.collectors.perf.records import list_online_cpus
+from pyprof.collectors.perf.ring_buffer_records import list_online_cpus
 from pyprof.collectors.plan import BPF, PERF, PTRACE, Choice, find_refusal
 from pyprof.collectors.routing.open_sources import MainSource, OpenSources
 from pyprof.collectors.routing.partial_stops import ClosedSources, OpenStops, sum_stats
@@ -261,8 +261,8 @@ class _Openings:
 
     def _wall_clock(self, pids: tuple[int, ...], launched: bool) -> WallClockCollector:
         from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
-        from pyprof.collectors.perf.switch_source import PerfSwitchSource
-        from pyprof.collectors.perf.switches import Switches
+        from pyprof.collectors.perf.context_switch_source import PerfSwitchSource
+        from pyprof.collectors.perf.context_switches import Switches
 
         request = self._request
         everything = request.selection.everything

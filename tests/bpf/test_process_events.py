@@ -16,7 +16,7 @@ from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets
 from pyprof.collectors.bpf.on_cpu_samples import BpfSamples
 from pyprof.collectors.perf.kernel_collector import KernelCollector
-from pyprof.collectors.perf.records import list_online_cpus
+from pyprof.collectors.perf.ring_buffer_records import list_online_cpus
 from pyprof.options import CollectOptions
 from tests.live.support import recording as native
 

@@ -20,7 +20,7 @@ from pyprof.collectors.bpf import kernel_program
 from pyprof.collectors.bpf.bpf_object import ProgramRefused
 from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets, read_program
 from pyprof.collectors.linux import bpf_syscall, libc
-from pyprof.collectors.perf.records import list_online_cpus
+from pyprof.collectors.perf.ring_buffer_records import list_online_cpus
 from pyprof.model.profile import Profile
 from tests.interpreters.pythons import HERE, running
 from tests.live.support import recording as native

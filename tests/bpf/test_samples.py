@@ -16,7 +16,7 @@ from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets
 from pyprof.collectors.bpf.ring_buffer_records import STACK_SLACK, LossReason
 from pyprof.collectors.bpf.samples_from_ring import BpfSource
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.perf.records import list_online_cpus
+from pyprof.collectors.perf.ring_buffer_records import list_online_cpus
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.bpf_frame_rows import MAX_ROWS
 from tests import warm

@@ -14,9 +14,9 @@ from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
+from pyprof.collectors.perf.context_switch_source import PerfSwitchSource
+from pyprof.collectors.perf.context_switches import DutyCycle
 from pyprof.collectors.perf.event_attributes import MOST_STACK
-from pyprof.collectors.perf.switch_source import PerfSwitchSource
-from pyprof.collectors.perf.switches import DutyCycle
 from pyprof.model.arch import X86_64
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch

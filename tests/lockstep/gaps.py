@@ -19,9 +19,9 @@ from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets
 from pyprof.collectors.bpf.samples_from_ring import BpfSource
 from pyprof.collectors.perf.cpu_wide_events import choose_scope
 from pyprof.collectors.perf.event_manager import EventManager
-from pyprof.collectors.perf.event_set import FOREVER_NS, RingReader
+from pyprof.collectors.perf.per_thread_events import FOREVER_NS, RingReader
 from pyprof.collectors.perf.random_sampling import LIFE_PERIODS, RandomRates
-from pyprof.collectors.perf.records import CPU, MIN_RING, TIME, Scan, list_online_cpus, open_rings
+from pyprof.collectors.perf.ring_buffer_records import CPU, MIN_RING, TIME, Scan, list_online_cpus, open_rings
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import dataclass, field

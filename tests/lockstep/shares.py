@@ -20,7 +20,7 @@ from pyprof.collectors.bpf.on_cpu_samples import BpfSamples
 from pyprof.collectors.bpf.samples_from_ring import BpfSource
 from pyprof.collectors.perf.cpu_wide_events import Scope, choose_record_scope, choose_scope
 from pyprof.collectors.perf.kernel_collector import KernelCollector, KernelRecords
-from pyprof.collectors.perf.records import list_online_cpus
+from pyprof.collectors.perf.ring_buffer_records import list_online_cpus
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.targets.process_selection import Selection
 from pyprof.collectors.thread_start_times import Identities

@@ -16,7 +16,7 @@ import pytest
 
 from pyprof.collectors.linux.process_times import read_process_ns
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event, paranoid_level
-from pyprof.collectors.perf.event_set import EVERY_THREAD
+from pyprof.collectors.perf.per_thread_events import EVERY_THREAD
 from pyprof.options import CollectOptions
 from tests.chance import share_margin
 from tests.live.support.recording import Recording, record, running

@@ -17,12 +17,12 @@ from subprocess import PIPE
 import numpy as np
 import pytest
 
-from pyprof.collectors.perf import waiter as waiter_module
+from pyprof.collectors.perf import ring_buffer_polling as waiter_module
 from pyprof.collectors.perf.cpu_wide_events import MappingAlarm
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed, refusal
-from pyprof.collectors.perf.event_set import FOREVER_NS
 from pyprof.collectors.perf.kernel_collector import KernelCollector
-from pyprof.collectors.perf.records import EXIT, LOST, Ring, Scan, list_online_cpus, parse_lost, scan_ring
+from pyprof.collectors.perf.per_thread_events import FOREVER_NS
+from pyprof.collectors.perf.ring_buffer_records import EXIT, LOST, Ring, Scan, list_online_cpus, parse_lost, scan_ring
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.targets.process_selection import select_processes
 from pyprof.diagnostics import Diagnostics

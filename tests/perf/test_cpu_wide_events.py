@@ -18,8 +18,8 @@ from pyprof.collectors.perf import cpu_wide_events
 from pyprof.collectors.perf.cpu_wide_events import ProcessorEvents, choose_scope
 from pyprof.collectors.perf.event_attributes import choose_event
 from pyprof.collectors.perf.event_manager import EventManager
-from pyprof.collectors.perf.event_set import EVERY_THREAD, RingReader
-from pyprof.collectors.perf.records import MIN_RING, list_online_cpus, open_rings
+from pyprof.collectors.perf.per_thread_events import EVERY_THREAD, RingReader
+from pyprof.collectors.perf.ring_buffer_records import MIN_RING, list_online_cpus, open_rings
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
 from tests.bpf.test_pressure import until_ran

@@ -16,7 +16,7 @@ from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.bpf.on_cpu_samples import BpfSamples
 from pyprof.collectors.linux.sampled_arch import WIDE
 from pyprof.collectors.perf.random_sampling import Decimation, RandomSelection
-from pyprof.collectors.perf.records import SampleRecords
+from pyprof.collectors.perf.ring_buffer_records import SampleRecords
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from tests.lockstep.gaps import ks_probability
 

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.linux import libc
-from pyprof.collectors.perf.batch_maker import BatchMaker
+from pyprof.collectors.perf.context_switches import Switches
 from pyprof.collectors.perf.cpu_wide_events import Losses, Scope
 from pyprof.collectors.perf.event_attributes import Event, PerfNotAllowed, choose_event
-from pyprof.collectors.perf.event_set import EventSet
+from pyprof.collectors.perf.per_thread_events import EventSet
 from pyprof.collectors.perf.processes_from_records import TrackedProcesses
-from pyprof.collectors.perf.records import Rings, Scan, list_online_cpus, read_samples, scan_ring
-from pyprof.collectors.perf.switches import Switches
+from pyprof.collectors.perf.records_to_batches import BatchMaker
+from pyprof.collectors.perf.ring_buffer_records import Rings, Scan, list_online_cpus, read_samples, scan_ring
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions

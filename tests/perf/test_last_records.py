@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.linux.process_times import TICK_NS
-from pyprof.collectors.perf.records import EXIT, FORK, TID, TIME, OtherRecord, Scan
+from pyprof.collectors.perf.ring_buffer_records import EXIT, FORK, TID, TIME, OtherRecord, Scan
 from pyprof.collectors.perf.time_after_last_record import LastRecords
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

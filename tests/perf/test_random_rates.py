@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.perf.random_sampling import LIFE_PERIODS, SPREAD, RandomRates, SampleCounter
-from pyprof.collectors.perf.records import COMM, Rings
+from pyprof.collectors.perf.ring_buffer_records import COMM, Rings
 from tests.lockstep.gaps import event_times
 from tests.lockstep.shares import PERIODS
 from tests.perf.test_records import SIZE, Written, other, sample

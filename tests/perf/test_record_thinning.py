@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collectors.perf.random_sampling import Starvation, Thinning
-from pyprof.collectors.perf.records import TIME
+from pyprof.collectors.perf.ring_buffer_records import TIME
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
 from pyprof.collectors.perf.processes_from_records import ProcessEvents
-from pyprof.collectors.perf.records import (
+from pyprof.collectors.perf.ring_buffer_records import (
     ABI_32,
     ABI_64,
     COMM,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.base import Feedback
-from pyprof.collectors.perf.records import OVERHEAD
+from pyprof.collectors.perf.ring_buffer_records import OVERHEAD
 from pyprof.collectors.perf.stack_copy_size import StackSize
 from pyprof.model.arch import X86_64
 from tests.unwind.made_stacks import MadeLane, batch_of

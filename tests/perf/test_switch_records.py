@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from pyprof.collectors.linux.sampled_arch import IN_REGISTER, PERF_ARCHES
 from pyprof.collectors.offcpu.wall_clock_collector import UNKNOWN, WaitLabels, make_state_lookup
-from pyprof.collectors.perf.records import EXIT, LOST, read_samples
-from pyprof.collectors.perf.switches import (
+from pyprof.collectors.perf.context_switches import (
     MISC_OUT,
     MISC_PREEMPTED,
     SWITCH,
@@ -21,6 +20,7 @@ from pyprof.collectors.perf.switches import (
     SwitchScan,
     scan_ring,
 )
+from pyprof.collectors.perf.ring_buffer_records import EXIT, LOST, read_samples
 from pyprof.collectors.switch_source_protocol import BLOCKED, IN, PREEMPTED
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64

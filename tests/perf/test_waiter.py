@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from pyprof.collectors.perf.waiter import FIRST_FLUSH_NS, Cadence, Waiter, WatchTimes
+from pyprof.collectors.perf.ring_buffer_polling import FIRST_FLUSH_NS, Cadence, Waiter, WatchTimes
 from pyprof.options import CollectOptions
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

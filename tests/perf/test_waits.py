@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from pyprof.collectors.perf.context_switches import Switches
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event
-from pyprof.collectors.perf.records import MIN_RING
-from pyprof.collectors.perf.switches import Switches
+from pyprof.collectors.perf.ring_buffer_records import MIN_RING
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.switch_source_protocol import BLOCKED
 from pyprof.collectors.targets.process_selection import select_processes
@@ -396,7 +396,7 @@ def test_note_on_exact_times_says_of_how_much_time_records_were_lost(
     program: Path, ring: int, nap_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need("perl")
-    monkeypatch.setattr("pyprof.collectors.perf.switches._MAX_RING", ring)
+    monkeypatch.setattr("pyprof.collectors.perf.context_switches._MAX_RING", ring)
     target = subprocess.Popen(["perl", "-e", f"for (;;) {{ select(undef, undef, undef, {nap_s}) }}"], cwd="/")
     try:
         diagnostics, options = Diagnostics(), CollectOptions(idle=True)

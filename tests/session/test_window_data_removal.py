@@ -17,10 +17,10 @@ import pytest
 from pyprof.collectors.bpf.on_cpu_samples import BpfSamples
 from pyprof.collectors.bpf.wall_clock_samples import BpfWaitSamples
 from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
+from pyprof.collectors.perf.context_switch_source import PerfSwitchSource
 from pyprof.collectors.perf.kernel_collector import KernelCollector
 from pyprof.collectors.perf.process_set import RecordAccounts
 from pyprof.collectors.perf.processes_from_records import ThreadNames
-from pyprof.collectors.perf.switch_source import PerfSwitchSource
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.targets import Targets
 from pyprof.collectors.routing.open_sources import OpenSources

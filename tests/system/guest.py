@@ -125,7 +125,7 @@ outer()
 EACH_OPTION = """
 from itertools import product
 from pyprof.collectors.bpf.kernel_program import BpfSampler, KernelTargets
-from pyprof.collectors.perf.records import list_online_cpus
+from pyprof.collectors.perf.ring_buffer_records import list_online_cpus
 for waits, seeks, tasks in product((False, True), repeat=3):
     targets = KernelTargets(1, waits=waits, wakers=waits, seeks=seeks, tasks=tasks)
     BpfSampler(targets, 1 << 20, list_online_cpus()).close()

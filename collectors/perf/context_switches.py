@@ -31,8 +31,8 @@ from pyprof.collectors.perf.event_attributes import (
     Tuning,
     choose_thread_periods,
 )
-from pyprof.collectors.perf.event_set import EVERY_THREAD, FOREVER_NS, EventSet, Fork
-from pyprof.collectors.perf.records import (
+from pyprof.collectors.perf.per_thread_events import EVERY_THREAD, FOREVER_NS, EventSet, Fork
+from pyprof.collectors.perf.ring_buffer_records import (
     EXIT,
     FORK,
     I64,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from pyprof.collectors.perf.cpu_wide_events import MappingAlarm
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed
-from pyprof.collectors.perf.event_set import RingReader
+from pyprof.collectors.perf.per_thread_events import RingReader
 from pyprof.collectors.perf.process_set import ProcessSet
 from pyprof.collectors.perf.stack_copy_size import BATCH
 from pyprof.options import HOLD, CollectOptions

@@ -17,14 +17,22 @@ from typing import TYPE_CHECKING
 from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.perf.event_attributes import Event, EventKind, Periods, SwitchEvent, counted_ns, refusal
 from pyprof.collectors.perf.random_sampling import RandomRates
-from pyprof.collectors.perf.records import EXIT, FORK, LOST, OtherRecord, Rings, list_online_cpus, parse_task
+from pyprof.collectors.perf.ring_buffer_records import (
+    EXIT,
+    FORK,
+    LOST,
+    OtherRecord,
+    Rings,
+    list_online_cpus,
+    parse_task,
+)
 from pyprof.lazy_dataclasses import dataclass, field, replace
 
 if TYPE_CHECKING:
     from pyprof.collectors.perf.cpu_wide_events import ProcessorEvents, Silent
 
 
-from pyprof.collectors.perf.records import Scan, scan_ring
+from pyprof.collectors.perf.ring_buffer_records import Scan, scan_ring
 from pyprof.diagnostics import Diagnostics
 
 _ENABLE, _DISABLE, _SET_OUTPUT, _PERIOD = 0x2400, 0x2401, 0x2405, 0x4008_2404

@@ -14,9 +14,9 @@ from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.sampled_arch import HERE, NARROW, WIDE
 from pyprof.collectors.perf.cpu_wide_events import Scope
-from pyprof.collectors.perf.event_set import FOREVER_NS
+from pyprof.collectors.perf.per_thread_events import FOREVER_NS
 from pyprof.collectors.perf.processes_from_records import TrackedProcesses
-from pyprof.collectors.perf.records import (
+from pyprof.collectors.perf.ring_buffer_records import (
     LOST,
     LOST_SAMPLES,
     NO_SAMPLES,
