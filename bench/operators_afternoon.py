@@ -36,7 +36,7 @@ from bench.afternoon_host import (
 )
 from bench.afternoon_windows import Window, lost_s, segment_counts, sums, windows
 from bench.busy_agent import busy_loops
-from pyprof.collectors.linux.children import find_descendants
+from pyprof.collectors.linux.child_processes import find_descendants
 from pyprof.lazy_dataclasses import dataclass, field
 
 IGNORED = frozenset({"budget_exceeded", "clock_differs", "processes_left_out"})

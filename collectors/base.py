@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.cpu_accounts import Account
+from pyprof.collectors.cpu_time_accounting import Account
 from pyprof.errors import AccessDenied
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.profile import ThreadInfo

@@ -1,6 +1,7 @@
 """The list of collectors of live processes, for the command line, and the function that opens one.
 
-Importing it is cheap: the collectors' folders are imported only when one is opened. plan.py chooses among them.
+Importing it is cheap: the collectors' folders are imported only when one is opened. sampling_source_plan.py
+chooses among them.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from functools import update_wrapper
 from inspect import get_annotations
 from typing import Concatenate, ParamSpec, TypeVar
 
-from pyprof.collectors.targets.launch import launch
+from pyprof.collectors.targets.command_launch import launch
 from pyprof.errors import UsageError
 from pyprof.model.profile import Profile
 from pyprof.options import DumpOptions, RecordOptions, RemoteOptions, TargetOptions

@@ -170,7 +170,7 @@ def test_ctypes_is_used_for_the_c_library_and_for_our_own_code_only() -> None:
     ]
     assert sorted(users) == [
         "collectors/linux/libc.py",
-        "collectors/native/bindings.py",
+        "collectors/native/sampling_loop_bindings.py",
         "unwind/code_analysis/native_flow.py",
         "unwind/native_walk.py",
     ]
@@ -201,7 +201,7 @@ def calls_and_imports(path: Path) -> set[str]:
 
 
 OWN_SIGNALS = {
-    "collectors/targets/launch.py",
+    "collectors/targets/command_launch.py",
     "collectors/ptrace/thread_stop.py",
     "profiler/__main__.py",
     "profiler/session/worker/deadline.py",

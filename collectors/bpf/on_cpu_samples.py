@@ -12,7 +12,7 @@ import numpy as np
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.bpf.ring_buffer_records import MOST_STACK
 from pyprof.collectors.bpf.samples_from_ring import BpfSource
-from pyprof.collectors.cpu_accounts import LostSamples
+from pyprof.collectors.cpu_time_accounting import LostSamples
 from pyprof.collectors.perf.kernel_collector import KernelRecords, KernelSamples
 from pyprof.collectors.perf.per_thread_events import FOREVER_NS
 from pyprof.collectors.perf.random_sampling import Decimation

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pyprof.collectors.bpf.bpf_object import BpfObject, ProgramRefused, find_member_offset, read_kernel_types
 from pyprof.collectors.bpf.ring_buffer_records import RecordRing
 from pyprof.collectors.linux import bpf_syscall
-from pyprof.collectors.linux.process_times import TICK_NS
+from pyprof.collectors.linux.process_cpu_times import TICK_NS
 from pyprof.errors import FormatError
 
 RING_SIZE = 1 << 20

@@ -3,7 +3,7 @@
 Stubs are gdbserver, qemu, OpenOCD and J-Link. The target is stopped after the connection was made. If anything fails,
 the connection is closed and the target runs on.
 
-stub.py has the requests, run_control.py stops the target, target_modules.py reads
+stub_requests.py has the requests, run_control.py stops the target, target_modules.py reads
 mappings. On every way out the target is detached or continued, so that it runs on.
 """
 
@@ -26,7 +26,7 @@ from pyprof.collectors.gdb_stub.run_control import (
     await_first_stop,
     is_interrupt_ignored,
 )
-from pyprof.collectors.gdb_stub.stub import RemoteMemory, StopReply, Stub, ThreadId
+from pyprof.collectors.gdb_stub.stub_requests import RemoteMemory, StopReply, Stub, ThreadId
 from pyprof.collectors.gdb_stub.target_modules import RemoteFiles, RemoteModules, RemoteSpaces, StubImage, find_program
 from pyprof.collectors.gdb_stub.threads import (
     Register,
@@ -38,7 +38,7 @@ from pyprof.collectors.gdb_stub.threads import (
     choose_arch,
     parse_description,
 )
-from pyprof.collectors.sampling_slots import SamplingClock
+from pyprof.collectors.sampling_clock import SamplingClock
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost, RemoteError
 from pyprof.lazy_dataclasses import dataclass

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 from pyprof.collectors.base import PauseLog
-from pyprof.collectors.gdb_stub.stub import StopReply, Stub, ThreadId
+from pyprof.collectors.gdb_stub.stub_requests import StopReply, Stub, ThreadId
 from pyprof.errors import ConnectionLost, NotTraceable, RemoteError
 from pyprof.model.reason_texts import Note, make_note
 

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from pyprof.collectors.gdb_stub.stub import PageCache, RemoteMemory, Stub, parse_xml
+from pyprof.collectors.gdb_stub.stub_requests import PageCache, RemoteMemory, Stub, parse_xml
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, RemoteError

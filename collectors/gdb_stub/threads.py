@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pyprof.collectors.gdb_stub.stub import MAX_THREADS, Stub, ThreadId, parse_xml
+from pyprof.collectors.gdb_stub.stub_requests import MAX_THREADS, Stub, ThreadId, parse_xml
 from pyprof.collectors.linux.procfs import parse_stat
 from pyprof.errors import FormatError, RemoteError, UnsupportedArchitecture
 from pyprof.lazy_dataclasses import dataclass, field, replace

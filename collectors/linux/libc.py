@@ -1,4 +1,4 @@
-"""System calls that Python lacks, by ctypes. Only this module and native/bindings.py use ctypes.
+"""System calls that Python lacks, by ctypes. Only this module and native/sampling_loop_bindings.py use ctypes.
 
 Calls between a stop and its DETACH use PyDLL, which keeps the GIL, so that no other thread of the profiler can delay
 the resume. After read_without_gil() other threads may run while memory is read. The calls return -errno instead of

@@ -4,5 +4,5 @@ rounds.c is the source, with stop.h for one stop, frames.h for reading interpret
 `build` compiles them to rounds.MACHINE.so. It needs no library when it is loaded, and users need no compiler. If there
 is none for the machine, or the system forbids loading it, collectors/ptrace does the same in Python.
 
-bindings  The loaded code, and the structures that are passed to it
+sampling_loop_bindings  The loaded code, and the structures that are passed to it
 """

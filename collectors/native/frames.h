@@ -14,7 +14,7 @@ struct placed {
 	u64 at, size, offset; /* in what was read */
 };
 
-/* collectors/native/bindings.py has the same. Offsets are bytes in the head, which is the first span; -1: there is none. */
+/* collectors/native/sampling_loop_bindings.py has the same. Offsets are bytes in the head, which is the first span; -1: there is none. */
 struct frames {
 	u64 spans, spans_count, size;
 	s64 thread_id, interp, frame, chunk, cframe, base_frame;

@@ -5,7 +5,7 @@ enum { P_PID = 1, WSTOPPED = 2, WNOHANG = 1, WALL = 0x40000000, NT_PRSTATUS = 1,
 enum { QUERY_EXECUTABLE = 4, MOST_ERRNO = 4095, REGISTERS = 36, SLICE_NS = 100000 };
 #define PROCMAP_QUERY 0xC0686611ul
 
-/* collectors/native/bindings.py has the same structures and numbers. */
+/* collectors/native/sampling_loop_bindings.py has the same structures and numbers. */
 enum ending { TAKEN, HELD, PENDING, REFUSED, LOST };
 
 struct mapping {

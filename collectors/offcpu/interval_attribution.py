@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from pyprof.collectors.context_switch_protocol import ENDED, I64, Gap, Mask, ThreadEvents
 from pyprof.collectors.offcpu.interval_matching import (
     Gaps,
     Intervals,
@@ -21,7 +22,6 @@ from pyprof.collectors.offcpu.interval_matching import (
     measure_overlap,
     merge_gaps,
 )
-from pyprof.collectors.switch_source_protocol import ENDED, I64, Gap, Mask, ThreadEvents
 from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.integer_columns import distinct
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from pyprof.collectors.context_switch_protocol import BLOCKED, I64, IN, MIN_ON_NS, PREEMPTED, Gap, Mask, ThreadEvents
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.switch_source_protocol import BLOCKED, I64, IN, MIN_ON_NS, PREEMPTED, Gap, Mask, ThreadEvents
 from pyprof.lazy_dataclasses import dataclass
 
 _MATCH_NS = 1_000_000  # the kernel takes a switch-out sample right before its record, with interrupts off

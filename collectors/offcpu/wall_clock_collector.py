@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.base import NOBODY, CollectorStats, Feedback, SampleSource
 from pyprof.collectors.batch_builder import build_stackless_batch, split_at_flushes
+from pyprof.collectors.context_switch_protocol import I64, Mask, SwitchBatch, SwitchSource, ThreadEvents
 from pyprof.collectors.linux.sampled_arch import HERE, IN_REGISTER, WIDE
 from pyprof.collectors.offcpu.interval_attribution import (
     BY_WEIGHT,
@@ -37,7 +38,6 @@ from pyprof.collectors.offcpu.interval_attribution import (
     OffCpuIntervals,
 )
 from pyprof.collectors.offcpu.interval_matching import PausedThreads
-from pyprof.collectors.switch_source_protocol import I64, Mask, SwitchBatch, SwitchSource, ThreadEvents
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.marker_frames import Blocked, KernelStack

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorStats, Feedback
+from pyprof.collectors.context_switch_protocol import ENDED, I64, Mask, SwitchBatch
 from pyprof.collectors.perf.context_switches import Switches, SwitchReading
 from pyprof.collectors.perf.kernel_collector import KernelCollector
 from pyprof.collectors.perf.records_to_batches import RingBatches, split_by_width
 from pyprof.collectors.perf.stack_copy_size import mask_beyond_copy
-from pyprof.collectors.switch_source_protocol import ENDED, I64, Mask, SwitchBatch
 from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.reason_texts import Note, make_note

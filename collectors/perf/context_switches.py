@@ -22,6 +22,16 @@ from collections.abc import Iterable
 import numpy as np
 
 from pyprof.collectors.base import Feedback
+from pyprof.collectors.context_switch_protocol import (
+    BLOCKED,
+    ENDED,
+    IN,
+    MIN_ON_NS,
+    PREEMPTED,
+    Gap,
+    ThreadEvents,
+    count_covered_ns,
+)
 from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.perf.event_attributes import (
     MOST_STACK,
@@ -51,16 +61,6 @@ from pyprof.collectors.perf.ring_buffer_records import (
     read_samples,
 )
 from pyprof.collectors.perf.stack_copy_size import StackSize
-from pyprof.collectors.switch_source_protocol import (
-    BLOCKED,
-    ENDED,
-    IN,
-    MIN_ON_NS,
-    PREEMPTED,
-    Gap,
-    ThreadEvents,
-    count_covered_ns,
-)
 from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.options import CollectOptions

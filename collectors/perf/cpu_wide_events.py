@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from pyprof.collectors.base import CollectorRefused
-from pyprof.collectors.cpu_accounts import LostSamples
+from pyprof.collectors.cpu_time_accounting import LostSamples
 from pyprof.collectors.linux import libc
 from pyprof.collectors.perf.event_attributes import (
     Event,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyprof.collector_control import Stride
 from pyprof.collectors.base import Feedback
-from pyprof.collectors.cpu_accounts import EndedThreadTimes
+from pyprof.collectors.cpu_time_accounting import EndedThreadTimes
 from pyprof.collectors.perf.cpu_wide_events import Losses, Scope
 from pyprof.collectors.perf.event_attributes import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.per_thread_events import FOREVER_NS, EventSet, RingReader

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from pyprof.collectors.cpu_accounts import Account, Accounts, EndedThreadTimes, LostSamples
-from pyprof.collectors.linux.children import find_descendants
+from pyprof.collectors.cpu_time_accounting import Account, Accounts, EndedThreadTimes, LostSamples
+from pyprof.collectors.linux.child_processes import find_descendants
 from pyprof.collectors.perf.per_thread_events import FOREVER_NS
 from pyprof.collectors.perf.processes_from_records import ProcessEvents, TrackedProcesses
 from pyprof.collectors.perf.ring_buffer_records import Rings, Scan

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pyprof.collectors.cpu_accounts import EndedThreadTimes
-from pyprof.collectors.linux.process_times import TICK_NS
+from pyprof.collectors.cpu_time_accounting import EndedThreadTimes
+from pyprof.collectors.linux.process_cpu_times import TICK_NS
 from pyprof.collectors.perf.ring_buffer_records import EXIT, FORK, TID, TIME, U64, OtherRecord, Scan, parse_task
 from pyprof.lazy_dataclasses import dataclass
 

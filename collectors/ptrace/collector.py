@@ -15,9 +15,9 @@ import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, as_they_are, split_at_flushes
-from pyprof.collectors.cpu_accounts import Accounts
-from pyprof.collectors.linux.children import ChildFinder, open_child_finder
-from pyprof.collectors.linux.confinement import raise_file_limit
+from pyprof.collectors.cpu_time_accounting import Accounts
+from pyprof.collectors.linux.child_processes import ChildFinder, open_child_finder
+from pyprof.collectors.linux.privileges_and_seccomp import raise_file_limit
 from pyprof.collectors.ptrace.native_loop import NativeRounds
 from pyprof.collectors.ptrace.sampled_process import TracedProcess
 from pyprof.collectors.ptrace.sampled_thread import Outcome, Thread

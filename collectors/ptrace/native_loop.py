@@ -16,7 +16,14 @@ from typing import NamedTuple
 
 from pyprof.collectors.batch_builder import MAX_LANES, ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import libc
-from pyprof.collectors.native.bindings import ReturnReason, SampleRow, StopEnding, ThreadRow, address_of, sample_rounds
+from pyprof.collectors.native.sampling_loop_bindings import (
+    ReturnReason,
+    SampleRow,
+    StopEnding,
+    ThreadRow,
+    address_of,
+    sample_rounds,
+)
 from pyprof.collectors.ptrace.native_round_data import MAX_SAMPLES, NOW, WORD, Check, NativeRows, Plan, Round
 from pyprof.collectors.ptrace.running_threads import OnCpuTurns
 from pyprof.collectors.ptrace.sampled_process import TracedProcess

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from pyprof.collectors.linux import libc
-from pyprof.collectors.native.bindings import (
+from pyprof.collectors.native.sampling_loop_bindings import (
     EXTRAS_SIZE,
     MAX_SLEPT,
     FramesRow,

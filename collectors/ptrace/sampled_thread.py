@@ -26,7 +26,7 @@ from pyprof.collectors.linux.interrupted_syscalls import BlockedCall
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.ptrace.deep_stack import DeepStack
 from pyprof.collectors.targets.address_spaces import SpaceTracker
-from pyprof.collectors.targets.map_changes import StackMapping
+from pyprof.collectors.targets.mapping_changes import StackMapping
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.arch import Arch
 from pyprof.model.interpreter_reader_protocols import StackReader

@@ -24,7 +24,7 @@ from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.linux.sampled_arch import WIDE
 from pyprof.collectors.ptrace.sampled_process import TracedProcess
 from pyprof.collectors.ptrace.sampled_thread import Thread
-from pyprof.collectors.sampling_slots import SamplingClock
+from pyprof.collectors.sampling_clock import SamplingClock
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.marker_frames import NOT_ONE_BY_ONE, Blocked
 from pyprof.model.sample_batch import SampleBatch, SampleKind

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.children import ChildFinder
+from pyprof.collectors.linux.child_processes import ChildFinder
 from pyprof.collectors.linux.interrupted_syscalls import BlockedCall, can_survive_stop, parse_syscall
 from pyprof.collectors.ptrace.native_loop import Grid, NativeRounds, PythonCheck
 from pyprof.collectors.ptrace.native_round_data import Check, Due, Round

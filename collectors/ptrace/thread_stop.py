@@ -27,7 +27,7 @@ from pyprof.collectors.linux.interrupted_syscalls import INTERRUPTED, BlockedCal
 from pyprof.collectors.linux.libc import PtraceCalls
 from pyprof.collectors.linux.procfs import ENDED_STATES, is_own_child, read_stop_state, read_thread_status
 from pyprof.collectors.linux.stopped_registers import Regset
-from pyprof.collectors.native.bindings import SampleRow, StopEnding, registers_of
+from pyprof.collectors.native.sampling_loop_bindings import SampleRow, StopEnding, registers_of
 from pyprof.collectors.ptrace.sampled_thread import MAX_STOP_WAIT_NS, Outcome, StoppedThread, Thread, find_no_thread
 from pyprof.collectors.ptrace.stack_copy import StackCopy
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker, TargetImage

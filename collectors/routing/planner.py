@@ -10,7 +10,7 @@ from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
 from pyprof.collectors.perf.cpu_wide_events import choose_scope
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed
 from pyprof.collectors.perf.ring_buffer_records import list_online_cpus
-from pyprof.collectors.plan import (
+from pyprof.collectors.sampling_source_plan import (
     BPF,
     BPF_CAPABILITIES,
     MIN_BPF_KERNEL,

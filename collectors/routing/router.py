@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import Collector, CollectorRefused, CollectorStats, Feedback, SampleSource
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.children import find_descendants
+from pyprof.collectors.linux.child_processes import find_descendants
 from pyprof.collectors.perf.cpu_wide_events import choose_record_scope, choose_scope
 from pyprof.collectors.perf.kernel_collector import (
     NEVER_STOPPED,
@@ -26,11 +26,11 @@ from pyprof.collectors.perf.kernel_collector import (
     PerfSamples,
 )
 from pyprof.collectors.perf.ring_buffer_records import list_online_cpus
-from pyprof.collectors.plan import BPF, PERF, PTRACE, Choice, find_refusal
 from pyprof.collectors.routing.open_sources import MainSource, OpenSources
 from pyprof.collectors.routing.partial_stops import ClosedSources, OpenStops, sum_stats
 from pyprof.collectors.routing.planner import Planner, check_stops, collect_facts, describe_refusal_of_bpf
 from pyprof.collectors.routing.stop_candidates import StopCandidates
+from pyprof.collectors.sampling_source_plan import BPF, PERF, PTRACE, Choice, find_refusal
 from pyprof.collectors.targets.process_selection import Request
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError
 from pyprof.lazy_dataclasses import replace

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.linux.procfs import ProcDir, parse_program_arch
 from pyprof.collectors.linux.procmap_query import Answer, MapQuery, make_guarded_reader, make_maps_reader
-from pyprof.collectors.targets.map_changes import (
+from pyprof.collectors.targets.mapping_changes import (
     MapChanges,
     MappedSize,
     Mappings,

@@ -12,7 +12,7 @@ from pyprof.cli.terminal_output import HelpFormatter
 from pyprof.errors import NoSuchProcess
 
 if TYPE_CHECKING:
-    from pyprof.collectors.plan import PlanFacts
+    from pyprof.collectors.sampling_source_plan import PlanFacts
     from pyprof.diagnostics import Finding
     from pyprof.tools.doctor_tasks import ModuleSurvey, RunTimeSurvey
 
@@ -156,8 +156,8 @@ def show_facts(pid: int) -> PlanFacts:
 
 def show_machine_plans(facts: PlanFacts) -> None:
     """Print which sources of samples are chosen on this machine."""
-    from pyprof.collectors.plan import ProcessFacts
     from pyprof.collectors.routing.planner import describe_plans
+    from pyprof.collectors.sampling_source_plan import ProcessFacts
 
     processes = {
         "a native program": ProcessFacts(),

@@ -22,7 +22,7 @@ from pyprof.lazy_dataclasses import dataclass, field
 if TYPE_CHECKING:
     from pyprof.cli.recording_options import Timing
     from pyprof.collectors.base import CollectorStats
-    from pyprof.collectors.targets.launch import LaunchedCommand
+    from pyprof.collectors.targets.command_launch import LaunchedCommand
     from pyprof.options import RecordOptions, RemoteOptions, TargetOptions
     from pyprof.session.recording import Recording
     from pyprof.session.worker.worker_process import Start
@@ -105,7 +105,7 @@ class Invocation:
 
         listen(self._taken, (signal.SIGUSR1,) if self._when.last_s else ())
 
-        from pyprof.collectors.targets.launch import launch
+        from pyprof.collectors.targets.command_launch import launch
         from pyprof.session import process_priority, recording_factory
         from pyprof.session.worker.worker_process import freeze_loaded_objects
 

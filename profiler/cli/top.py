@@ -120,7 +120,7 @@ def _tables(
 ) -> int:
     from pyprof.cli.interrupts import EndBySignals, listen
     from pyprof.cli.live.top_session import Printed, WatchedTargets, print_tables
-    from pyprof.collectors.targets.launch import launch
+    from pyprof.collectors.targets.command_launch import launch
     from pyprof.session.worker.worker_process import exit_at_once
 
     launched = launch(command, arguments.environment) if command else None

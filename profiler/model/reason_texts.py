@@ -218,7 +218,10 @@ CAUSES = (
     Reason("frames_unknown_to_program", Stage.INTERPRETER,
            "The program in the kernel cannot read the frames of CPython {version}."),
 )
-"""Causes for which a process is sampled by stops (collectors/plan.py): make_cause() names them in other notes."""
+"""Causes for which a process is sampled by stops (collectors/sampling_source_plan.py).
+
+make_cause() names them in other notes.
+"""
 
 PLAN = (
     Reason("plan_requested", Stage.SAMPLING, "the source that --collector names"),
@@ -241,7 +244,7 @@ PLAN = (
     Reason("plan_kernel_time", Stage.SAMPLING, "short stops: perf_events do not see time in the kernel"),
     Reason("plan_short_lives", Stage.SAMPLING, "perf_events: threads or processes end before they can be stopped"),
 )
-"""Rules by which a source of samples is chosen (collectors/plan.py)."""
+"""Rules by which a source of samples is chosen (collectors/sampling_source_plan.py)."""
 
 PAGE = (
     Reason("page_not_sampled", Stage.SAMPLING, "No sample stands for this time: it is unknown what ran."),

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from pyprof.collectors.linux.process_times import read_process_ns
+from pyprof.collectors.linux.process_cpu_times import read_process_ns
 from pyprof.errors import RecordingError, UsageError
 from pyprof.exporters.base import Journal, JournalBeginning, Sink
 from pyprof.lazy_dataclasses import dataclass, replace

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import CollectorStats
-from pyprof.collectors.targets.launch import LaunchedCommand
+from pyprof.collectors.targets.command_launch import LaunchedCommand
 from pyprof.errors import PyprofError, UsageError
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.profile import Profile

@@ -12,9 +12,9 @@ from pyprof.collector_control import FlushProtocol, Stride
 from pyprof.collectors import registry
 from pyprof.collectors.base import Collector
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.children import find_descendants
-from pyprof.collectors.linux.process_times import UnfollowedChildren
-from pyprof.collectors.targets.launch import LaunchedCommand
+from pyprof.collectors.linux.child_processes import find_descendants
+from pyprof.collectors.linux.process_cpu_times import UnfollowedChildren
+from pyprof.collectors.targets.command_launch import LaunchedCommand
 from pyprof.collectors.targets.process_selection import Selection, select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError

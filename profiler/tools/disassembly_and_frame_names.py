@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pyprof.collectors.linux.confinement import create_memory_file
+from pyprof.collectors.linux.privileges_and_seccomp import create_memory_file
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.lazy_dataclasses import dataclass, replace

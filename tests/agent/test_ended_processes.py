@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.bpf.process_ends import ProcessEnd
-from pyprof.collectors.linux.process_times import TICK_NS
+from pyprof.collectors.linux.process_cpu_times import TICK_NS
 from pyprof.fleet.agent import ended_processes, spool_query
 from pyprof.fleet.agent.config import parse
 from pyprof.fleet.agent.ended_processes import EndedFacts, EndedProcesses, FactGone, verdict_of

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.children import find_descendants
-from pyprof.collectors.linux.process_times import TICK_NS, read_process_ns
+from pyprof.collectors.linux.child_processes import find_descendants
+from pyprof.collectors.linux.process_cpu_times import TICK_NS, read_process_ns
 from pyprof.fleet.agent.process_rules import NOT_RECORDED
 from pyprof.fleet.agent.process_table import ObservedProcess
 from pyprof.fleet.agent.scale_to_processor_time import ProcessClocks, ProcessTime, with_exact_sums

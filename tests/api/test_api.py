@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import pyprof
-from pyprof.collectors.targets.launch import CommandNotFound
+from pyprof.collectors.targets.command_launch import CommandNotFound
 from pyprof.errors import NoSuchProcess, NotTraceable, UsageError
 from pyprof.session.worker.messages import Begin
 from pyprof.session.worker.sampler_loop import Sampling

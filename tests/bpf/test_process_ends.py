@@ -15,7 +15,7 @@ from pyprof.collectors.bpf import process_ends
 from pyprof.collectors.bpf.bpf_object import ProgramRefused
 from pyprof.collectors.bpf.process_ends import ProcessEnd, ProcessEnds
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.process_times import TICK_NS
+from pyprof.collectors.linux.process_cpu_times import TICK_NS
 from tests.support import missing
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

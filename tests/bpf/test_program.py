@@ -28,8 +28,8 @@ from pyprof.collectors.bpf.kernel_program import (
 from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
 from pyprof.collectors.perf.ring_buffer_records import list_online_cpus
-from pyprof.collectors.plan import BPF, find_refusal
 from pyprof.collectors.routing.planner import collect_facts
+from pyprof.collectors.sampling_source_plan import BPF, find_refusal
 from pyprof.errors import FormatError
 from pyprof.options import CollectOptions
 from tests.live.support.recording import PYPROF

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from pyprof.collectors.linux import children
-from pyprof.collectors.linux.children import (
+from pyprof.collectors.linux import child_processes
+from pyprof.collectors.linux.child_processes import (
     Connector,
     Poller,
     find_descendants,
@@ -81,7 +81,7 @@ def test_existing_children_and_grandchildren_are_sampled(finder: str, monkeypatc
         assert len(set(spaces.values())) == 3
         assert all(lane.batch.spaces[lane.space].pid == lane.pid for lane in recording.lanes)
         assert recording.stats is not None
-        assert (children.POLLING_NOTE in recording.stats.notes) == (finder == "poller")
+        assert (child_processes.POLLING_NOTE in recording.stats.notes) == (finder == "poller")
     finally:
         end(process)
 
@@ -120,7 +120,7 @@ def test_look_that_waited_for_a_processor_does_not_delay_the_next(monkeypatch: p
         time.sleep(0.05)
         return []
 
-    monkeypatch.setattr(children, "find_descendants", wait)
+    monkeypatch.setattr(child_processes, "find_descendants", wait)
     poller = Poller()
     poller.find_children([1])
     time.sleep(0.05)

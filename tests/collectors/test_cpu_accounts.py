@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pyprof.collectors.cpu_accounts import (
+from pyprof.collectors.cpu_time_accounting import (
     NO_ACCOUNT,
     Account,
     Accounts,
@@ -27,7 +27,7 @@ from pyprof.collectors.cpu_accounts import (
     find_unsampled_time,
 )
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.process_times import TICK_NS, parse_times, read_process_ns
+from pyprof.collectors.linux.process_cpu_times import TICK_NS, parse_times, read_process_ns
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 from tests.cli.support import python

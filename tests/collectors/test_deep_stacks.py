@@ -24,7 +24,7 @@ from pyprof.collectors.ptrace.deep_stack import DeepStack
 from pyprof.collectors.ptrace.sampled_thread import StackShape
 from pyprof.collectors.ptrace.stack_copy import StackCopy
 from pyprof.collectors.targets.address_spaces import MapsEvidence
-from pyprof.collectors.targets.map_changes import StackMapping
+from pyprof.collectors.targets.mapping_changes import StackMapping
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import X86_64

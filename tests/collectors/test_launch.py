@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.targets.launch import CommandNotExecutable, CommandNotFound, calling_user, launch
+from pyprof.collectors.targets.command_launch import CommandNotExecutable, CommandNotFound, calling_user, launch
 from pyprof.model.sample_batch import SampleKind
 from tests.collectors.targets import record
 from tests.support import missing
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.live, pytest.mark.system]
 
 def run(code: str, **options: object) -> subprocess.CompletedProcess[str]:
     """Run code in a separate process, so that the test sees the profiler's streams and signals."""
-    prefix = "from pyprof.collectors.targets.launch import launch\nimport sys, os, signal, time\n"
+    prefix = "from pyprof.collectors.targets.command_launch import launch\nimport sys, os, signal, time\n"
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
         [sys.executable, "-c", prefix + textwrap.dedent(code)],
         capture_output=True,
@@ -105,7 +105,7 @@ def test_ctrl_c_reaches_the_command_and_sigterm_is_handed_on() -> None:
     c.release()
     sys.exit(c.wait())
     """
-    prefix = "from pyprof.collectors.targets.launch import launch\nimport sys, os, signal, time\n"
+    prefix = "from pyprof.collectors.targets.command_launch import launch\nimport sys, os, signal, time\n"
     with subprocess.Popen(
         [sys.executable, "-c", prefix + textwrap.dedent(code)],
         stdout=subprocess.PIPE,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.native import bindings
-from pyprof.collectors.native.bindings import (
+from pyprof.collectors.native import sampling_loop_bindings
+from pyprof.collectors.native.sampling_loop_bindings import (
     EXTRAS_SIZE,
     FramesRow,
     MachineRow,
@@ -32,7 +32,7 @@ from tests.support import PROGRAMS, need
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
-FOLDER = Path(bindings.__file__).resolve().parent
+FOLDER = Path(sampling_loop_bindings.__file__).resolve().parent
 MACHINES = ("x86_64", "aarch64")
 _PAGE = mmap.PAGESIZE
 _WORDS = 1024

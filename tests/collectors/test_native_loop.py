@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import pytest
 
 from pyprof.collectors.linux import libc, procfs
-from pyprof.collectors.native import bindings
-from pyprof.collectors.native.bindings import EXTRAS_SIZE, ReturnReason, Rounds, SampleRow, StopEnding
+from pyprof.collectors.native import sampling_loop_bindings
+from pyprof.collectors.native.sampling_loop_bindings import EXTRAS_SIZE, ReturnReason, Rounds, SampleRow, StopEnding
 from pyprof.collectors.ptrace import native_loop
 from pyprof.collectors.ptrace.native_loop import NativeRounds
 from pyprof.collectors.ptrace.native_round_data import Round, StopReads
@@ -131,7 +131,7 @@ def test_thread_that_is_left_stopped_when_an_exception_comes_goes_on(
     child: Child, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = child(["dd", "if=/dev/zero", "of=/dev/null", "bs=1"])
-    find = bindings.sample_rounds
+    find = sampling_loop_bindings.sample_rounds
     states: list[str] = []
 
     def breaking(with_gil: bool) -> Callable[[int], None]:
@@ -231,7 +231,7 @@ def test_what_was_read_is_given_and_nothing_else(spans: list[tuple[int, int]], g
 
 
 def test_code_that_may_not_be_loaded_is_done_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    find: Callable[[bool], object] = bindings.sample_rounds.__wrapped__
+    find: Callable[[bool], object] = sampling_loop_bindings.sample_rounds.__wrapped__
     assert find(True) is not None
-    monkeypatch.setattr(bindings, "__file__", str(tmp_path / "code.py"))
+    monkeypatch.setattr(sampling_loop_bindings, "__file__", str(tmp_path / "code.py"))
     assert find(True) is None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from pyprof.collectors.base import CollectorRefused
-from pyprof.collectors.plan import (
+from pyprof.collectors.sampling_source_plan import (
     NO_STOPS,
     Plan,
     PlanFacts,

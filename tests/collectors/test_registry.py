@@ -13,12 +13,12 @@ from pyprof.collectors.base import Collector, CollectorRefused
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.cpu_wide_events import Scope
 from pyprof.collectors.perf.event_attributes import Event, PerfNotAllowed
-from pyprof.collectors.plan import PlanFacts, ProcessFacts
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.registry import COLLECTORS, can_report_wakers, can_show_kernel, list_names, open_collector
 from pyprof.collectors.routing import planner, router
 from pyprof.collectors.routing.planner import check_stops, collect_facts, describe_facts, describe_plans
 from pyprof.collectors.routing.router import Router
+from pyprof.collectors.sampling_source_plan import PlanFacts, ProcessFacts
 from pyprof.collectors.targets.process_selection import InterpreterReaders, Request, Selection, select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError, UsageError

@@ -16,15 +16,15 @@ import pytest
 from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import CollectorRefused, CollectorStats, Feedback, Pauses
 from pyprof.collectors.batch_builder import build_stackless_batch
-from pyprof.collectors.cpu_accounts import Account
+from pyprof.collectors.cpu_time_accounting import Account
 from pyprof.collectors.perf.event_attributes import MOST_STACK
 from pyprof.collectors.perf.kernel_collector import NEVER_STOPPED
-from pyprof.collectors.plan import Choice, PlanFacts
 from pyprof.collectors.routing import planner as planning
 from pyprof.collectors.routing.open_sources import MainSource
 from pyprof.collectors.routing.partial_stops import sum_stats
 from pyprof.collectors.routing.planner import Planner
 from pyprof.collectors.routing.router import Router
+from pyprof.collectors.sampling_source_plan import Choice, PlanFacts
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.arch import X86_64

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collector_control import Stride
-from pyprof.collectors.sampling_slots import SamplingClock
+from pyprof.collectors.sampling_clock import SamplingClock
 from tests.lockstep.gaps import ks_probability
 
 MS = 1_000_000

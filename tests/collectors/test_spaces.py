@@ -15,7 +15,7 @@ from pyprof.collectors.linux.procfs import ProcDir, parse_maps
 from pyprof.collectors.linux.procmap_query import Answer, MapQuery, Vma, pack_executable_vmas
 from pyprof.collectors.ptrace.sampled_thread import StackShape
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
-from pyprof.collectors.targets.map_changes import MapChanges, MappedSize, StackMapping
+from pyprof.collectors.targets.mapping_changes import MapChanges, MappedSize, StackMapping
 from pyprof.model.sample_batch import SampleKind
 from tests.collectors.conftest import Start
 from tests.collectors.stopping import stopping

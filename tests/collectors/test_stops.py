@@ -12,7 +12,7 @@ import pytest
 from pyprof.collectors.linux import interrupted_syscalls, libc
 from pyprof.collectors.linux.interrupted_syscalls import INTERRUPTED, RESTARTED
 from pyprof.collectors.ptrace.sampled_thread import MAX_STOP_WAIT_NS, Outcome
-from pyprof.collectors.targets.launch import launch
+from pyprof.collectors.targets.command_launch import launch
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleKind
 from tests.collectors.conftest import Start

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.linux import confinement
+from pyprof.collectors.linux import privileges_and_seccomp
 from pyprof.errors import PyprofError
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.loaded_images import ImageStore
@@ -48,7 +48,7 @@ def test_process_that_prints_parses_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_worker_without_rights_finds_the_same() -> None:
     try:
-        confinement.build_filter(os.uname().machine, os.getpid(), ())
+        privileges_and_seccomp.build_filter(os.uname().machine, os.getpid(), ())
     except NotImplementedError:
         missing("needs x86-64 or AArch64")
     core = crash("x86_64", "core_threads.c")

@@ -14,7 +14,7 @@ import numpy as np
 
 from pyprof.collectors.bpf.bpf_object import find_member_offset
 from pyprof.collectors.bpf.ring_buffer_records import HEAD_WORDS, REGISTERS, read_records
-from pyprof.collectors.gdb_stub.stub import StopReply
+from pyprof.collectors.gdb_stub.stub_requests import StopReply
 from pyprof.collectors.gdb_stub.target_modules import parse_libraries
 from pyprof.collectors.gdb_stub.threads import parse_description
 from pyprof.collectors.linux.interrupted_syscalls import parse_syscall

@@ -179,7 +179,7 @@ _OF_PLAN: dict[str, frozenset[str]] = {
         for name in ("interpreter_by_stops", "waits_by_stops", "unreadable", "events_refused", "stops_refused")
     },
 }
-"""Rows that collectors/plan.py names in choices, which may have a fact."""
+"""Rows that collectors/sampling_source_plan.py names in choices, which may have a fact."""
 
 
 def fields(reason: Reason) -> frozenset[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.linux.process_times import read_process_ns
+from pyprof.collectors.linux.process_cpu_times import read_process_ns
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event, paranoid_level
 from pyprof.collectors.perf.per_thread_events import EVERY_THREAD
 from pyprof.options import CollectOptions

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyprof.collectors.context_switch_protocol import BLOCKED, ENDED, IN, PREEMPTED, ThreadEvents
 from pyprof.collectors.offcpu.interval_attribution import BY_WEIGHT, DrainState, OffCpuIntervals
-from pyprof.collectors.switch_source_protocol import BLOCKED, ENDED, IN, PREEMPTED, ThreadEvents
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 

@@ -10,7 +10,7 @@ import struct
 import numpy as np
 import pytest
 
-from pyprof.collectors.linux.process_times import TICK_NS
+from pyprof.collectors.linux.process_cpu_times import TICK_NS
 from pyprof.collectors.perf.ring_buffer_records import EXIT, FORK, TID, TIME, OtherRecord, Scan
 from pyprof.collectors.perf.time_after_last_record import LastRecords
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyprof.collectors.context_switch_protocol import BLOCKED, IN, PREEMPTED
 from pyprof.collectors.linux.sampled_arch import IN_REGISTER, PERF_ARCHES
 from pyprof.collectors.offcpu.wall_clock_collector import UNKNOWN, WaitLabels, make_state_lookup
 from pyprof.collectors.perf.context_switches import (
@@ -21,7 +22,6 @@ from pyprof.collectors.perf.context_switches import (
     scan_ring,
 )
 from pyprof.collectors.perf.ring_buffer_records import EXIT, LOST, read_samples
-from pyprof.collectors.switch_source_protocol import BLOCKED, IN, PREEMPTED
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.model.marker_frames import Blocked, KernelStack

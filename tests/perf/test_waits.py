@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from pyprof.collectors.context_switch_protocol import BLOCKED
 from pyprof.collectors.perf.context_switches import Switches
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event
 from pyprof.collectors.perf.ring_buffer_records import MIN_RING
 from pyprof.collectors.registry import open_collector
-from pyprof.collectors.switch_source_protocol import BLOCKED
 from pyprof.collectors.targets.process_selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions

@@ -11,9 +11,7 @@ import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorStats, Feedback, SampleSource
 from pyprof.collectors.batch_builder import build_stackless_batch
-from pyprof.collectors.linux.sampled_arch import WIDE
-from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
-from pyprof.collectors.switch_source_protocol import (
+from pyprof.collectors.context_switch_protocol import (
     BLOCKED,
     ENDED,
     I64,
@@ -24,6 +22,8 @@ from pyprof.collectors.switch_source_protocol import (
     SwitchSource,
     ThreadEvents,
 )
+from pyprof.collectors.linux.sampled_arch import WIDE
+from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.options import CollectOptions

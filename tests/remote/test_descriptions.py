@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.collectors.gdb_stub.stub import StopReply, ThreadId
+from pyprof.collectors.gdb_stub.stub_requests import StopReply, ThreadId
 from pyprof.collectors.gdb_stub.target_modules import parse_libraries
 from pyprof.collectors.gdb_stub.threads import Description, build_register_map, choose_arch, parse_description
 from pyprof.errors import RemoteError, UnsupportedArchitecture

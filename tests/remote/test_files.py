@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.gdb_stub.remote_serial import PacketLink, escape_payload
-from pyprof.collectors.gdb_stub.stub import Stub
+from pyprof.collectors.gdb_stub.stub_requests import Stub
 from pyprof.collectors.gdb_stub.target_modules import RemoteFiles
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, Mapping

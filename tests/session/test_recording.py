@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import pyprof
-from pyprof.collectors.targets.launch import launch
+from pyprof.collectors.targets.command_launch import launch
 from pyprof.errors import NoSuchProcess, OutputError, UsageError
 from pyprof.exporters.base import JournalBeginning
 from pyprof.model.profile import Profile

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from pyprof.collectors.linux.process_times import UnfollowedChildren
+from pyprof.collectors.linux.process_cpu_times import UnfollowedChildren
 
 pytestmark = pytest.mark.live
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pyprof.collectors.cpu_accounts import Account
+from pyprof.collectors.cpu_time_accounting import Account
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.marker_frames import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.model.profile import ThreadInfo

@@ -127,7 +127,7 @@ def test_command_and_its_children_are_recorded_until_it_ends(tmp_path: Path) -> 
     """Record a shell with two Python programs, which end once they have used a second of processor time."""
     work = "import time\ndef spin():\n while time.process_time() < 1: sum(range(1000))\nspin()"
     script = '"$0" -c "$1" & "$0" -c "$1"; wait'
-    out = tmp_path / "children.pyprof"
+    out = tmp_path / "child_processes.pyprof"
     done = run_pyprof("record", "-o", str(out), "--", "sh", "-c", script, sys.executable, work)
     assert done.returncode == 0, done.stderr
     profile = pyprof.load(out)

@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyprof.collectors.linux.children import find_descendants
+from pyprof.collectors.linux.child_processes import find_descendants
 from pyprof.errors import PyprofError
 from pyprof.fleet.agent import health, spool_query
 from pyprof.fleet.agent.control_socket import NAME

@@ -25,7 +25,7 @@ from pyprof.cli.live.snapshots import Snapshot, SnapshotBuilder, saved
 from pyprof.cli.live.terminal_screen import Screen, Terminal, picture, plain, room
 from pyprof.cli.live.view_state import Around, View, pressed, rows
 from pyprof.cli.terminal_output import advice, complain, failure, line
-from pyprof.collectors.targets.launch import LaunchedCommand, launch
+from pyprof.collectors.targets.command_launch import LaunchedCommand, launch
 from pyprof.errors import PyprofError
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.idle_waits import without_idle

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from pyprof.collectors.bpf.process_ends import ProcessEnd, ProcessEnds
-from pyprof.collectors.linux.process_times import TICK_NS, read_boot_ticks
+from pyprof.collectors.linux.process_cpu_times import TICK_NS, read_boot_ticks
 from pyprof.errors import PyprofError
 from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, TargetRule, asked_facts, user_name
 from pyprof.fleet.agent.process_table import YOUNG_S, Facts, ObservedProcess, ProcessTable

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
-from pyprof.collectors.linux.children import find_descendants
+from pyprof.collectors.linux.child_processes import find_descendants
 from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent.metrics import ACCURACY, Gauge, Metrics, PushNumber
 from pyprof.fleet.openmetrics import CONTENT_TYPE

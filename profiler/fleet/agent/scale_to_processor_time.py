@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.bpf.process_ends import ProcessEnd
-from pyprof.collectors.linux.process_times import (
+from pyprof.collectors.linux.process_cpu_times import (
     TICK_NS,
     ProcessTimes,
     read_clock_shift_ns,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorState, CollectorStats, Feedback
-from pyprof.collectors.linux.process_times import NOTHING, Spent
+from pyprof.collectors.linux.process_cpu_times import NOTHING, Spent
 from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import AddressSpace

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.collectors.cpu_accounts import (
+from pyprof.collectors.cpu_time_accounting import (
     NO_ACCOUNT,
     Account,
     UnsampledTime,

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from pyprof.collectors.base import CollectorStats
-from pyprof.collectors.linux.process_times import Spent
+from pyprof.collectors.linux.process_cpu_times import Spent
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.profile import ThreadInfo

@@ -15,7 +15,7 @@ import numpy as np
 
 from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
-from pyprof.collectors.linux.process_times import NOTHING, UnfollowedChildren
+from pyprof.collectors.linux.process_cpu_times import NOTHING, UnfollowedChildren
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink

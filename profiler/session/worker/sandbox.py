@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-from pyprof.collectors.linux import confinement, libc
+from pyprof.collectors.linux import libc, privileges_and_seccomp
 from pyprof.model.arch.syscalls import call_names
 from pyprof.objfile import guarded_open
 from pyprof.session.worker.file_broker import FileBroker
@@ -104,12 +104,14 @@ class Sandbox:
         demangle.use_isolation(self.keeper.demangled)
         code = b""
         with suppress(NotImplementedError):
-            code = confinement.build_filter(os.uname().machine, os.getpid(), _CALLS)
-        missing = (SHARED_USER,) if confinement.become_unprivileged() == confinement.NOBODY else ()
+            code = privileges_and_seccomp.build_filter(os.uname().machine, os.getpid(), _CALLS)
+        missing = (
+            (SHARED_USER,) if privileges_and_seccomp.become_unprivileged() == privileges_and_seccomp.NOBODY else ()
+        )
         libc.drop_capabilities()
-        confinement.hide_process()
+        privileges_and_seccomp.hide_process()
         try:
-            confinement.confine_process(code)
+            privileges_and_seccomp.confine_process(code)
         except OSError:
             return (UNCONFINED, *missing)
         return missing

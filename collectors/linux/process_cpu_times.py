@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.children import find_descendants
+from pyprof.collectors.linux.child_processes import find_descendants
 from pyprof.lazy_dataclasses import dataclass, field
 
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pyprof.collectors.linux.process_times import (
+from pyprof.collectors.linux.process_cpu_times import (
     TICK_NS,
     MatchingThreads,
     ProcessTimes,
