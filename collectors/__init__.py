@@ -4,6 +4,8 @@ base                     The protocol of a collector, which produces batches of 
                          histogram of its pauses
 batch_builder            A builder of batches with their stack copies, and the division of batches at flushes
 bpf/                     Samples taken by a program in the kernel (BPF)
+combined/                The combined collector of a recording, which samples each thread by the source that the plan
+                         names
 context_switch_protocol  Context switches as a collector reports them: threads leave their processors and return
 cpu_time_accounting      Processor time of the recorded processes as the kernel accounts it
 gdb_stub/                Samples of a target behind a stub of the GDB remote serial protocol
@@ -14,7 +16,6 @@ perf/                    Samples of the kernel's perf_events
 postmortem/              Samples of threads that no longer run: core files and crash dumps
 ptrace/                  Samples of live processes, taken by short stops
 registry                 The list of collectors for the command line, and the function that opens one
-routing/                 The router of a recording, which samples each thread by the source that the plan names
 sampling_clock           The times of samples: one at random in each slot of a grid with the sampling period
 sampling_source_plan     The plan of a recording: the source that samples each process and thread, and why
 targets/                 The processes to record, checks whether they can be recorded, and their mappings over time

@@ -169,7 +169,7 @@ class CollectorState(Protocol):
         """Accept the feedback about one of the batches that this collector has yielded, which need not be the latest
         one.
 
-        The router passes it to the source of the batch (source_id).
+        The combined collector passes it to the source of the batch (source_id).
         """
         ...
 

@@ -1,6 +1,6 @@
 """The plan of a recording: the source that samples each process and thread, and the rule that chose it.
 
-make_plan() is a pure function of facts and options. routing/planner.py collects the facts, and asks for the plan again
+make_plan() is a pure function of facts and options. combined/planner.py collects the facts, and asks for the plan again
 when one changes. docs/design.md has the rules as a table.
 """
 

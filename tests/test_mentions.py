@@ -26,7 +26,7 @@ FILE = re.compile(r"(?<![\w./<>*{}$\"'-])((?:[\w.-]+/)*[\w.-]+\.(?:py|js|md))\b(
 FUNCTION = re.compile(r"(?<![\w.$:<>])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\(\)")
 NAME = re.compile(
     r"(?<![\w./])(?:pyprof\.)?((?:model|session|unwind|objfile|symbolize|runtime_code|collectors|exporters|interpreters"
-    r"|bpf|perf|ptrace|gdb|routing|offcpu|postmortem|cpython)(?:\.(?!md\b)\w+)+)"
+    r"|bpf|perf|ptrace|gdb|combined|offcpu|postmortem|cpython)(?:\.(?!md\b)\w+)+)"
 )
 WORTH_IT = re.compile(r"#.*(?:\w\.\w|\(\))")
 """A pattern for comments with possible names. It avoids tokenizing, which takes ten times as long as parsing."""

@@ -142,7 +142,7 @@ def test_native_recording_loads_what_it_uses(tmp_path: Path) -> None:
     for modules in (keeper, worker, sampler):
         assert modules & HEAVY.keys() == set()
     assert "pyprof.cli.terminal_summary" in keeper
-    assert not [name for name in keeper if name.startswith(("pyprof.collectors.perf", "pyprof.collectors.routing"))]
+    assert not [name for name in keeper if name.startswith(("pyprof.collectors.perf", "pyprof.collectors.combined"))]
     assert "pyprof.symbolize" in worker
     assert sampler & NAMING == set()
     assert ours(sampler) <= SAMPLER

@@ -1,7 +1,8 @@
 """A collector that samples live processes by ptrace: each running thread is stopped for some microseconds and read.
 
-No thread stays attached. Information about sleeping threads comes from /proc (ptrace/thread_rounds.py). The stop is in
-ptrace/thread_stop.py, processes and threads are in ptrace/targets.py, sampling times in ptrace/sampling_times.py.
+No thread stays attached. Information about sleeping threads comes from /proc (ptrace/sampling_loop.py). The stop is in
+ptrace/thread_stop.py, processes and threads are in ptrace/sampled_processes.py, sampling times in
+ptrace/sampling_schedule_and_wall_time.py.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, as_they_a
 from pyprof.collectors.cpu_time_accounting import Accounts
 from pyprof.collectors.linux.child_processes import ChildFinder, open_child_finder
 from pyprof.collectors.linux.privileges_and_seccomp import raise_file_limit
-from pyprof.collectors.ptrace.native_loop import NativeRounds
+from pyprof.collectors.ptrace.native_sampling_loop import NativeRounds
 from pyprof.collectors.ptrace.sampled_process import TracedProcess
+from pyprof.collectors.ptrace.sampled_processes import Readers, Targets
 from pyprof.collectors.ptrace.sampled_thread import Outcome, Thread
-from pyprof.collectors.ptrace.sampling_times import Scheduler, WallTimes
-from pyprof.collectors.ptrace.targets import Readers, Targets
-from pyprof.collectors.ptrace.thread_rounds import TRANSFERRING, RestOfRound, ThreadRounds, ThreadSampler
+from pyprof.collectors.ptrace.sampling_loop import TRANSFERRING, RestOfRound, ThreadRounds, ThreadSampler
+from pyprof.collectors.ptrace.sampling_schedule_and_wall_time import Scheduler, WallTimes
 from pyprof.collectors.ptrace.thread_stop import StopGuard, Stopper
 from pyprof.collectors.targets.process_selection import Processes
 from pyprof.collectors.thread_start_times import Identities

@@ -21,7 +21,7 @@ from pyprof.collectors.linux.libc import Gatherer
 from pyprof.collectors.linux.stopped_registers import Regset
 from pyprof.collectors.native.sampling_loop_bindings import SampleRow
 from pyprof.collectors.ptrace.deep_stack import pieces
-from pyprof.collectors.ptrace.native_round_data import FramesRead
+from pyprof.collectors.ptrace.native_sampling_data import FramesRead
 from pyprof.collectors.ptrace.sampled_thread import RED_ZONE, Thread
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics

@@ -88,8 +88,8 @@ def look_into(pid: int, sandbox: bool) -> bool:
 
     A worker parses the files.
     """
+    from pyprof.collectors.combined.planner import Planner, describe_plans
     from pyprof.collectors.linux import procfs
-    from pyprof.collectors.routing.planner import Planner, describe_plans
     from pyprof.diagnostics import Diagnostics
     from pyprof.lazy_dataclasses import replace
     from pyprof.model.address_space import ProgramImage
@@ -145,7 +145,7 @@ def show(findings: list[Finding]) -> bool:
 
 def show_facts(pid: int) -> PlanFacts:
     """Print and return the facts by which the source of a process's samples is chosen; pid 0 means any process."""
-    from pyprof.collectors.routing.planner import check_stops, collect_facts, describe_facts
+    from pyprof.collectors.combined.planner import check_stops, collect_facts, describe_facts
     from pyprof.options import CollectOptions
 
     options = CollectOptions()
@@ -156,7 +156,7 @@ def show_facts(pid: int) -> PlanFacts:
 
 def show_machine_plans(facts: PlanFacts) -> None:
     """Print which sources of samples are chosen on this machine."""
-    from pyprof.collectors.routing.planner import describe_plans
+    from pyprof.collectors.combined.planner import describe_plans
     from pyprof.collectors.sampling_source_plan import ProcessFacts
 
     processes = {

@@ -13,9 +13,9 @@ import pytest
 from pyprof.collectors.base import CollectorRefused
 from pyprof.collectors.bpf import locks_and_wakers
 from pyprof.collectors.bpf.locks_and_wakers import CALLS
+from pyprof.collectors.combined.planner import collect_facts, describe_facts
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
-from pyprof.collectors.routing.planner import collect_facts, describe_facts
 from pyprof.collectors.sampling_source_plan import make_plan
 from pyprof.model.arch.syscalls import call_names
 from pyprof.options import CollectOptions

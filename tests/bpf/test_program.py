@@ -25,10 +25,10 @@ from pyprof.collectors.bpf.kernel_program import (
     choose_ring_size,
     read_program,
 )
+from pyprof.collectors.combined.planner import collect_facts
 from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
 from pyprof.collectors.perf.ring_buffer_records import list_online_cpus
-from pyprof.collectors.routing.planner import collect_facts
 from pyprof.collectors.sampling_source_plan import BPF, find_refusal
 from pyprof.errors import FormatError
 from pyprof.options import CollectOptions

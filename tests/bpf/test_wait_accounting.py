@@ -12,9 +12,9 @@ import pytest
 
 import pyprof
 from pyprof.collectors.bpf.wall_clock_samples import BpfWaitSamples
+from pyprof.collectors.combined.combined_collector import CombinedCollector
 from pyprof.collectors.perf.kernel_collector import KernelCollector
 from pyprof.collectors.registry import open_collector
-from pyprof.collectors.routing.router import Router
 from pyprof.collectors.targets.process_selection import select_processes
 from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, TargetOptions
@@ -134,7 +134,7 @@ def test_end_of_the_recording_ends_a_round_of_reading_sleepers(program: Path, tm
     with started(program, tmp_path, "endless", "naps") as target:
         selection = select_processes(TargetOptions(pids=(target.process.pid,)))
         collector = open_collector("bpf", selection, CollectOptions(idle=True), Diagnostics())
-        assert isinstance(collector, Router)
+        assert isinstance(collector, CombinedCollector)
         assert isinstance(collector._open.main, KernelCollector)
         assert isinstance(collector._open.main.samples, BpfWaitSamples)
         outside = collector._open.main.samples.sleepers.outside

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyprof.collectors.routing.stop_candidates import ByImage
+from pyprof.collectors.combined.threads_to_stop import ByImage
 
 MS = 1_000_000
 

@@ -1,4 +1,4 @@
-"""Tests of the size of the layer: how many classes are collectors, and how large the router's classes are."""
+"""Tests of the size of the layer: how many classes are collectors, and how large the combined one's classes are."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ COLLECTORS = {
     "GoroutineCollector",
     "KernelCollector",
     "PtraceCollector",
-    "Router",
+    "CombinedCollector",
     "SavedThreads",
     "WallClockCollector",
 }
 """The classes that implement the collector protocol: three kinds of sources of live processes, a stub, saved threads,
-the router, and the threads of a dump with its goroutines.
+the combined collector, and the threads of a dump with its goroutines.
 """
 MAX_METHODS = 20
 
@@ -52,7 +52,9 @@ def test_no_source_of_samples_inherits_another() -> None:
     assert heirs == set()
 
 
-@pytest.mark.parametrize("module", ["routing.router", "routing.open_sources", "perf.kernel_collector", "bpf"])
+@pytest.mark.parametrize(
+    "module", ["combined.combined_collector", "combined.open_sources", "perf.kernel_collector", "bpf"]
+)
 def test_classes_of_router_and_kernel_samples_have_at_most_twenty_methods(module: str) -> None:
     found = {name: node.body for name, node in classes() if f".collectors.{module}." in name}
     sizes = {name: sum(isinstance(each, ast.FunctionDef) for each in body) for name, body in found.items()}

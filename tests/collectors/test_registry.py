@@ -10,14 +10,14 @@ import pytest
 
 from pyprof.cli.main import build_parser
 from pyprof.collectors.base import Collector, CollectorRefused
+from pyprof.collectors.combined import combined_collector, planner
+from pyprof.collectors.combined.combined_collector import CombinedCollector
+from pyprof.collectors.combined.planner import check_stops, collect_facts, describe_facts, describe_plans
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.cpu_wide_events import Scope
 from pyprof.collectors.perf.event_attributes import Event, PerfNotAllowed
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.registry import COLLECTORS, can_report_wakers, can_show_kernel, list_names, open_collector
-from pyprof.collectors.routing import planner, router
-from pyprof.collectors.routing.planner import check_stops, collect_facts, describe_facts, describe_plans
-from pyprof.collectors.routing.router import Router
 from pyprof.collectors.sampling_source_plan import PlanFacts, ProcessFacts
 from pyprof.collectors.targets.process_selection import InterpreterReaders, Request, Selection, select_processes
 from pyprof.diagnostics import Diagnostics
@@ -43,7 +43,7 @@ def opened(name: str = AUTO, options: CollectOptions = OPTIONS) -> Collector:
 
 
 def set_facts(monkeypatch: pytest.MonkeyPatch, facts: PlanFacts) -> None:
-    monkeypatch.setattr(router, "collect_facts", lambda *_: facts)
+    monkeypatch.setattr(combined_collector, "collect_facts", lambda *_: facts)
 
 
 def refuse_events(monkeypatch: pytest.MonkeyPatch, error: PyprofError) -> None:
@@ -52,7 +52,7 @@ def refuse_events(monkeypatch: pytest.MonkeyPatch, error: PyprofError) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(router._Openings, "_perf", refuse)
+    monkeypatch.setattr(combined_collector._Openings, "_perf", refuse)
 
 
 def test_auto_is_the_default_and_each_collector_has_a_phrase_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +84,7 @@ def test_events_may_follow_stops_that_were_not_asked_for(
     set_facts(monkeypatch, LEVEL2)
     found = opened(name, options)
     found.close()
-    assert isinstance(found, Router)
+    assert isinstance(found, CombinedCollector)
     assert isinstance(found._open.main, PtraceCollector)
     assert (found._open.missed is not None) == follows
     assert any("Time in the kernel has no samples" in note.text for note in found.stats().notes) == (name == AUTO)
@@ -200,7 +200,7 @@ def test_of_several_processes_some_may_end_before_they_are_opened(
             raise NoSuchProcess(f"there is no process {request.selection.pids[0]}")
         return collector
 
-    monkeypatch.setattr(router, "open_planned", open_planned)
+    monkeypatch.setattr(combined_collector, "open_planned", open_planned)
     child = os.posix_spawn("/bin/true", ["true"], {})
     os.waitid(os.P_PID, child, os.WEXITED | (0 if reaped else os.WNOWAIT))
     selection = Selection((child, os.getppid()), (), lasting, False, lambda pid: False)

@@ -7,15 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from pyprof.collectors.ptrace import sampling_times
-from pyprof.collectors.ptrace.sampling_times import Scheduler
+from pyprof.collectors.ptrace import sampling_schedule_and_wall_time
+from pyprof.collectors.ptrace.sampling_schedule_and_wall_time import Scheduler
 from pyprof.options import CollectOptions
 
 
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ns = 0
-        monkeypatch.setattr(sampling_times, "time", SimpleNamespace(monotonic_ns=lambda: self.ns, sleep=self.sleep))
+        monkeypatch.setattr(
+            sampling_schedule_and_wall_time, "time", SimpleNamespace(monotonic_ns=lambda: self.ns, sleep=self.sleep)
+        )
 
     def sleep(self, seconds: float) -> None:
         self.ns += round(seconds * 1e9)

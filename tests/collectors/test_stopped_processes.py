@@ -9,7 +9,7 @@ import numpy as np
 
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, build_stackless_batch
 from pyprof.collectors.linux.sampled_arch import WIDE
-from pyprof.collectors.ptrace.targets import Targets
+from pyprof.collectors.ptrace.sampled_processes import Targets
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleKind

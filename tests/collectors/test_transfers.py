@@ -15,7 +15,7 @@ import pytest
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.interrupted_syscalls import ShortCall, can_end_by_itself, parse_short_call
 from pyprof.collectors.linux.stopped_registers import Regset
-from pyprof.collectors.ptrace import thread_rounds
+from pyprof.collectors.ptrace import sampling_loop
 from pyprof.model.arch import I386, X86_64, Arch
 from pyprof.model.sample_batch import SampleKind
 from tests.chance import most
@@ -36,7 +36,7 @@ WAITALL, DONTWAIT = socket.MSG_WAITALL, socket.MSG_DONTWAIT
 def test_each_call_that_a_stop_cut_short_is_counted(
     program: Start, kinds: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_rounds, "TRANSFERRING", 1)
+    monkeypatch.setattr(sampling_loop, "TRANSFERRING", 1)
     target = program("c_transfers", "0", *kinds)
     recording = record(target.pid, stops(500), rate_hz=1000, keep=False)
     found = counted(recording.diagnostics.counts)
@@ -48,7 +48,7 @@ def some_seldom(recording: Recording) -> bool:
     """Return True if there are enough samples to tell one sample a round from one in 64 rounds."""
     assert recording.stats is not None
     weights = [lane.weight for lane in recording.lanes]
-    return recording.stats.ticks >= 600 and max(weights, default=0) >= thread_rounds.TRANSFERRING
+    return recording.stats.ticks >= 600 and max(weights, default=0) >= sampling_loop.TRANSFERRING
 
 
 def test_a_thread_whose_call_was_cut_short_is_stopped_seldom_from_then_on(program: Start) -> None:
@@ -58,9 +58,9 @@ def test_a_thread_whose_call_was_cut_short_is_stopped_seldom_from_then_on(progra
     assert found == shorts(target.finish())
     assert recording.stats is not None
     weights = [lane.weight for lane in recording.lanes if lane.kind == SampleKind.STOPPED]
-    first = next(i for i, weight in enumerate(weights) if weight >= thread_rounds.TRANSFERRING)
-    assert min(weights[first:]) >= thread_rounds.TRANSFERRING
-    seldom = most(1 / thread_rounds.TRANSFERRING, recording.stats.ticks)
+    first = next(i for i, weight in enumerate(weights) if weight >= sampling_loop.TRANSFERRING)
+    assert min(weights[first:]) >= sampling_loop.TRANSFERRING
+    seldom = most(1 / sampling_loop.TRANSFERRING, recording.stats.ticks)
     assert len(weights) - first <= seldom
     assert found["write"] <= seldom + 1
     assert any("1 thread short" in note.text for note in recording.stats.notes)

@@ -17,7 +17,7 @@ import pytest
 from pyprof.collectors.linux import interrupted_syscalls
 from pyprof.collectors.linux.interrupted_syscalls import INTERRUPTED, RESTARTED
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event
-from pyprof.collectors.ptrace import thread_rounds
+from pyprof.collectors.ptrace import sampling_loop
 from pyprof.model.sample_batch import SampleKind
 from pyprof.options import CollectOptions
 from tests import warm
@@ -156,7 +156,7 @@ def test_stops_make_no_system_call_fail() -> None:
 
 
 def test_calls_that_stops_cut_short_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_rounds, "TRANSFERRING", 1)
+    monkeypatch.setattr(sampling_loop, "TRANSFERRING", 1)
     target = start([str(program("c_transfers.c", "-O1")), "0", "writev", "sendmsg", "recv", "sendfile"])
     recording = record(target.pid, stops(200), rate_hz=1000, keep=False)
     found = counted(recording.diagnostics.counts)

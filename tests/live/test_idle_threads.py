@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.routing.planner import collect_facts
+from pyprof.collectors.combined.planner import collect_facts
 from pyprof.collectors.sampling_source_plan import BPF, find_refusal
 from pyprof.options import CollectOptions
 from pyprof.recording.reader import load_recording

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.base import Feedback
+from pyprof.collectors.combined import threads_to_stop
+from pyprof.collectors.combined.threads_to_stop import StopCandidates
 from pyprof.collectors.linux import libc
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event
 from pyprof.collectors.perf.stack_copy_size import StackSize
-from pyprof.collectors.routing import stop_candidates
-from pyprof.collectors.routing.stop_candidates import StopCandidates
 from pyprof.model.arch import X86_64
 from pyprof.model.profile import Profile
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, StackSlab
@@ -139,7 +139,7 @@ def test_handler_on_its_own_stack_is_whole(allowed: None) -> None:
 
 def test_thread_whose_stacks_have_become_short_is_given_back(allowed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     # 512 stops take minutes on a busy machine
-    monkeypatch.setattr(stop_candidates, "_Case", partial(stop_candidates._Case, enough=20))
+    monkeypatch.setattr(threads_to_stop, "_Case", partial(threads_to_stop._Case, enough=20))
     without_stops: list[int] = []
 
     def given_back(profile: Profile) -> bool:

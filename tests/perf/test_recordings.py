@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from pyprof.collectors.combined.combined_collector import FROM_OUTSIDE
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event
-from pyprof.collectors.routing.router import FROM_OUTSIDE
 from pyprof.options import CollectOptions
 from tests.live.support.ladders import ladder, rungs
 from tests.live.support.recording import LIFE, Recording, record, running

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.collectors.combined.open_sources import MissedTime
 from pyprof.collectors.perf.event_attributes import paranoid_level
 from pyprof.collectors.perf.kernel_collector import USER_ONLY
-from pyprof.collectors.routing.open_sources import MissedTime
 from tests.live.support.recording import Recording, record, running
 from tests.perf.test_births import OWNER
 from tests.support import PROGRAMS, build, missing

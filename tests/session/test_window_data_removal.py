@@ -16,16 +16,16 @@ import pytest
 
 from pyprof.collectors.bpf.on_cpu_samples import BpfSamples
 from pyprof.collectors.bpf.wall_clock_samples import BpfWaitSamples
+from pyprof.collectors.combined.combined_collector import CombinedCollector
+from pyprof.collectors.combined.open_sources import OpenSources
+from pyprof.collectors.combined.partial_stops import PartialStops
 from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
 from pyprof.collectors.perf.context_switch_source import PerfSwitchSource
 from pyprof.collectors.perf.kernel_collector import KernelCollector
 from pyprof.collectors.perf.process_set import RecordAccounts
 from pyprof.collectors.perf.processes_from_records import ThreadNames
 from pyprof.collectors.ptrace.collector import PtraceCollector
-from pyprof.collectors.ptrace.targets import Targets
-from pyprof.collectors.routing.open_sources import OpenSources
-from pyprof.collectors.routing.partial_stops import PartialStops
-from pyprof.collectors.routing.router import Router
+from pyprof.collectors.ptrace.sampled_processes import Targets
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.lazy_dataclasses import replace
@@ -89,7 +89,7 @@ def by_accounts() -> tuple[dict[str, object], list[Part]]:
 
 
 WITH_PARTS: dict[type, Callable[[], tuple[dict[str, object], list[Part]]]] = {
-    Router: plain("_past", "_open"),
+    CombinedCollector: plain("_past", "_open"),
     OpenSources: plain("main", "partial"),
     PartialStops: plain("_past", "source"),
     WallClockCollector: plain("_source", "_out_of_band"),
@@ -135,7 +135,7 @@ def test_no_collector_that_tells_parts_is_missing_here() -> None:
     }
     bases = {base for kind in (*WITH_PARTS, PtraceCollector) for base in kind.__mro__}
     here = {f"{base.__module__.removeprefix('pyprof.').replace('.', '/')}.py" for base in bases}
-    tell_lives = {"collectors/perf/processes_from_records.py", "collectors/ptrace/targets.py"}
+    tell_lives = {"collectors/perf/processes_from_records.py", "collectors/ptrace/sampled_processes.py"}
     assert found - here == tell_lives
 
 

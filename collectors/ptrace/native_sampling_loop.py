@@ -24,11 +24,11 @@ from pyprof.collectors.native.sampling_loop_bindings import (
     address_of,
     sample_rounds,
 )
-from pyprof.collectors.ptrace.native_round_data import MAX_SAMPLES, NOW, WORD, Check, NativeRows, Plan, Round
+from pyprof.collectors.ptrace.native_sampling_data import MAX_SAMPLES, NOW, WORD, Check, NativeRows, Plan, Round
 from pyprof.collectors.ptrace.running_threads import OnCpuTurns
 from pyprof.collectors.ptrace.sampled_process import TracedProcess
 from pyprof.collectors.ptrace.sampled_thread import Outcome, StoppedThread, Thread
-from pyprof.collectors.ptrace.sampling_times import REST_NS
+from pyprof.collectors.ptrace.sampling_schedule_and_wall_time import REST_NS
 from pyprof.collectors.ptrace.thread_stop import Stopper
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch

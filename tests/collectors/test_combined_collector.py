@@ -1,4 +1,4 @@
-"""Tests of the router with simulated sources: when the main source changes, and what becomes of its results.
+"""Tests of the combined collector with simulated sources: when the main source changes, and what its results become.
 
 No test needs rights or a target.
 """
@@ -16,14 +16,14 @@ import pytest
 from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import CollectorRefused, CollectorStats, Feedback, Pauses
 from pyprof.collectors.batch_builder import build_stackless_batch
+from pyprof.collectors.combined import planner as planning
+from pyprof.collectors.combined.combined_collector import CombinedCollector
+from pyprof.collectors.combined.open_sources import MainSource
+from pyprof.collectors.combined.partial_stops import sum_stats
+from pyprof.collectors.combined.planner import Planner
 from pyprof.collectors.cpu_time_accounting import Account
 from pyprof.collectors.perf.event_attributes import MOST_STACK
 from pyprof.collectors.perf.kernel_collector import NEVER_STOPPED
-from pyprof.collectors.routing import planner as planning
-from pyprof.collectors.routing.open_sources import MainSource
-from pyprof.collectors.routing.partial_stops import sum_stats
-from pyprof.collectors.routing.planner import Planner
-from pyprof.collectors.routing.router import Router
 from pyprof.collectors.sampling_source_plan import Choice, PlanFacts
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError
 from pyprof.lazy_dataclasses import replace
@@ -162,7 +162,9 @@ class Recording:
         self._errors = errors or {}
         self.planner = Planner(facts, options, find_interpreter=INTERPRETERS.__getitem__)
         choice = self.planner.choose_first(self.alive)
-        self.router = Router(self.planner, choice, self.alive, self._open_main, cast("Any", self._open_stops))
+        self.collector = CombinedCollector(
+            self.planner, choice, self.alive, self._open_main, cast("Any", self._open_stops)
+        )
 
     def _open_main(self, choice: Choice, pids: tuple[int, ...], launched: bool) -> MainSource:
         self.opened.append((choice.source, pids, choice.why))
@@ -178,11 +180,11 @@ class Recording:
 
     def run(self) -> list[int]:
         """Return the source of each batch until the recording ends."""
-        return [batch.source_id for batch in self.router.batches()]
+        return [batch.source_id for batch in self.collector.batches()]
 
     def run_with_new(self, pid: int) -> list[int]:
         """Return the source of each batch. The process appears after the first one."""
-        batches = self.router.batches()
+        batches = self.collector.batches()
         first = next(batches)
         self.sources[0].new = {pid}
         return [first.source_id, *(batch.source_id for batch in batches)]
@@ -199,52 +201,52 @@ def test_interpreter_that_appears_moves_the_recording_to_bpf(pid: int, why: str)
     assert recording.run_with_new(pid) == [1, 2, 2, 2, 2, 2]
     assert recording.opened == [("perf", (NATIVE,), ""), ("bpf", (NATIVE,), why)]
     assert recording.log == ["open perf", "open bpf", "end perf", "close perf"]
-    stats = recording.router.stats()
+    stats = recording.collector.stats()
     assert stats.ticks == 20
     assert [note.reason for note in stats.notes] == ["by_program", "until_interpreter"]
-    assert [cast("int", info.key) for info in recording.router.threads()] == [1, 2]
+    assert [cast("int", info.key) for info in recording.collector.threads()] == [1, 2]
 
 
 def test_interpreter_that_runs_already_has_bpf_from_the_start() -> None:
     recording = Recording(ROOT, alive=(NATIVE, PYTHON))
     assert recording.run() == [1] * 5
     assert recording.opened == [("bpf", (NATIVE, PYTHON), "it runs CPython")]
-    assert recording.router.stats().notes == (BY_BPF,)
+    assert recording.collector.stats().notes == (BY_BPF,)
 
 
 def test_refused_bpf_is_tried_once_and_the_interpreter_is_stopped() -> None:
     recording = Recording(ROOT, errors={"bpf": CollectorRefused("the verifier says no")})
-    batches = recording.router.batches()
+    batches = recording.collector.batches()
     next(batches)
     recording.sources[0].new = {PYTHON}
     assert 100 in [next(batches).source_id for _ in range(8)]
-    assert recording.router._open.partial.candidates.pids == (PYTHON,)
+    assert recording.collector._open.partial.candidates.pids == (PYTHON,)
     assert [name for name, *_ in recording.opened] == ["perf", "bpf"]
-    notes = recording.router.stats().notes
+    notes = recording.collector.stats().notes
     assert [note for note in notes if "the verifier says no" in note.text] == [notes[-1]]
 
 
 def test_process_that_ends_meanwhile_refuses_nothing_and_is_checked_again() -> None:
     recording = Recording(ROOT, errors={"bpf": NoSuchProcess("gone")})
-    assert recording.router._open.find_stop_reason(PYTHON) is None
-    assert recording.router._open.find_stop_reason(PYTHON) is None
+    assert recording.collector._open.find_stop_reason(PYTHON) is None
+    assert recording.collector._open.find_stop_reason(PYTHON) is None
     assert [name for name, *_ in recording.opened] == ["perf", "bpf", "bpf"]
-    assert recording.router.stats().notes == NOTES["perf"]
+    assert recording.collector.stats().notes == NOTES["perf"]
 
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_second_stack_changes_to_bpf_where_that_is_available(refused: bool) -> None:
     facts = replace(ROOT, refused={"bpf": CollectorRefused("no")}) if refused else ROOT
     recording = Recording(facts)
-    assert recording.router._open.follow_second_stack() is not refused
+    assert recording.collector._open.follow_second_stack() is not refused
     assert [name for name, *_ in recording.opened] == ["perf", *([] if refused else ["bpf"])]
 
 
 @pytest.mark.parametrize("options", [CPU, WALL])
 def test_without_bpf_an_interpreter_is_stopped_alone_or_in_wall_mode_with_all(options: CollectOptions) -> None:
     recording = Recording(USER, options)
-    assert recording.router._open.find_stop_reason(NATIVE) == ""
-    assert recording.router._open.find_stop_reason(PYTHON) == ("it runs CPython" if options is CPU else "")
+    assert recording.collector._open.find_stop_reason(NATIVE) == ""
+    assert recording.collector._open.find_stop_reason(PYTHON) == ("it runs CPython" if options is CPU else "")
     assert [name for name, *_ in recording.opened] == ["perf", *(["ptrace"] if options is WALL else [])]
 
 
@@ -252,7 +254,7 @@ def test_wall_mode_changes_to_stops_of_all_when_an_interpreter_appears() -> None
     recording = Recording(USER, WALL)
     assert recording.run_with_new(PYTHON) == [1, 2, 2, 2, 2, 2]
     assert recording.opened[1] == ("ptrace", (NATIVE,), "it runs CPython")
-    assert [note.reason for note in recording.router.stats().notes] == ["by_stops", "no_stops_needed"]
+    assert [note.reason for note in recording.collector.stats().notes] == ["by_stops", "no_stops_needed"]
 
 
 def test_wall_mode_goes_on_with_events_if_stops_are_refused() -> None:
@@ -272,7 +274,7 @@ def test_events_follow_stops_that_miss_much() -> None:
     INTERPRETERS[4] = ""
     assert recording.run() == [1, 2, 2, 2, 2, 2]
     assert [(name, pids) for name, pids, _ in recording.opened] == [("ptrace", (NATIVE, 4)), ("perf", (NATIVE,))]
-    stats = recording.router.stats()
+    stats = recording.collector.stats()
     assert (stats.ticks, [note.reason for note in stats.notes]) == (20, ["by_events", "until_short_lives"])
 
 
@@ -288,58 +290,58 @@ def test_stops_go_on_where_events_cannot_be_opened(error: PyprofError, attempts:
     recording = start_with_misses({"perf": error})
     assert recording.run() == [1] * 5
     assert len(recording.opened) == 1 + attempts
-    assert recording.router.stats().notes == (BY_STOPS,)
+    assert recording.collector.stats().notes == (BY_STOPS,)
 
 
 def test_recording_that_ends_during_a_change_begins_no_other_source() -> None:
     recording = Recording(ROOT)
-    batches = recording.router.batches()
+    batches = recording.collector.batches()
     next(batches)
-    recording.router._open.find_stop_reason(PYTHON)
-    recording.router.stop()
+    recording.collector._open.find_stop_reason(PYTHON)
+    recording.collector.stop()
     assert list(batches) == []
-    recording.router.close()
+    recording.collector.close()
     assert recording.log[-2:] == ["close perf", "close bpf"]
 
 
 def test_feedback_reaches_only_the_source_of_its_batch() -> None:
     recording = Recording(ROOT)
-    batches = recording.router.batches()
+    batches = recording.collector.batches()
     first = next(batches)
-    recording.router._open.find_stop_reason(PYTHON)
+    recording.collector._open.find_stop_reason(PYTHON)
     second = next(batches)
     for batch in (first, second):  # the first source is closed
-        recording.router.learn(feedback(batch))
+        recording.collector.learn(feedback(batch))
     assert [[batch.source_id for batch in source.learned] for source in recording.sources] == [[], [2]]
 
 
 def test_stops_learn_from_their_batch_though_one_of_perf_was_taken_after_it() -> None:
     recording = Recording(USER)
     perf = recording.sources[0]
-    batches = recording.router.batches()
+    batches = recording.collector.batches()
     perf.batch_count = 1
-    recording.router.learn(feedback(next(batches), missing=FAR))  # from now on the thread is sampled by stops
+    recording.collector.learn(feedback(next(batches), missing=FAR))  # from now on the thread is sampled by stops
     perf.learned.clear()
     assert next(batches).source_id == 1
     of_stops = next(batches)
     of_perf = next(batches)  # taken ahead of its feedback
     (stops,) = recording.stops
     assert (of_stops.source_id, of_perf.source_id) == (stops.source_id, 1)
-    recording.router.learn(feedback(of_stops))
+    recording.collector.learn(feedback(of_stops))
     assert (stops.learned, perf.learned) == ([of_stops], [])
-    recording.router.learn(feedback(of_perf))
+    recording.collector.learn(feedback(of_perf))
     assert len(stops.learned) == 1
     perf.has_processes_left = False
     list(batches)
-    recording.router.learn(feedback(of_stops))  # its source is closed
+    recording.collector.learn(feedback(of_stops))  # its source is closed
     assert len(stops.learned) == 1
 
 
 def test_thread_that_was_chosen_and_not_stopped_is_not_said_to_have_been() -> None:
     recording = Recording(USER)
-    recording.router.learn(feedback(sample(1), missing=FAR))
-    assert recording.router._open.partial.candidates.threads == 1
-    assert recording.router.stats().notes == NOTES["perf"]
+    recording.collector.learn(feedback(sample(1), missing=FAR))
+    assert recording.collector._open.partial.candidates.threads == 1
+    assert recording.collector.stats().notes == NOTES["perf"]
 
 
 def test_accounts_of_a_process_continue_after_a_change() -> None:

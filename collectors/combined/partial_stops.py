@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.routing.stop_candidates import StopCandidates
+from pyprof.collectors.combined.threads_to_stop import StopCandidates
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.lazy_dataclasses import dataclass, field

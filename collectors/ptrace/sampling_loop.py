@@ -17,13 +17,13 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.child_processes import ChildFinder
 from pyprof.collectors.linux.interrupted_syscalls import BlockedCall, can_survive_stop, parse_syscall
-from pyprof.collectors.ptrace.native_loop import Grid, NativeRounds, PythonCheck
-from pyprof.collectors.ptrace.native_round_data import Check, Due, Round
+from pyprof.collectors.ptrace.native_sampling_data import Check, Due, Round
+from pyprof.collectors.ptrace.native_sampling_loop import Grid, NativeRounds, PythonCheck
 from pyprof.collectors.ptrace.running_threads import OnCpuTurns
 from pyprof.collectors.ptrace.sampled_process import TracedProcess
+from pyprof.collectors.ptrace.sampled_processes import Targets
 from pyprof.collectors.ptrace.sampled_thread import Outcome, Thread
-from pyprof.collectors.ptrace.sampling_times import Scheduler
-from pyprof.collectors.ptrace.targets import Targets
+from pyprof.collectors.ptrace.sampling_schedule_and_wall_time import Scheduler
 from pyprof.collectors.ptrace.thread_stop import StopGuard, Stopper
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
 from pyprof.diagnostics import Diagnostics

@@ -1,9 +1,10 @@
-"""The router of a recording: it opens the source that the plan names, and follows the plan when facts change.
+"""A collector that opens the source which the plan names, and changes the source when the plan changes.
 
 One source, the main one, samples the recording. Some threads and processes may be sampled by stops instead
-(open_sources.py). When the plan names another main source, the router opens that one while the present one still
+(open_sources.py). When the plan names another main source, the combined collector opens that one while the present one
+still
 samples. The present one then yields what it has up to that moment. open_planned() opens the collector of a recording:
-the router with the source that the first plan names.
+the combined collector with the source that the first plan names.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from typing import TYPE_CHECKING
 
 from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import Collector, CollectorRefused, CollectorStats, Feedback, SampleSource
+from pyprof.collectors.combined.open_sources import MainSource, OpenSources
+from pyprof.collectors.combined.partial_stops import ClosedSources, OpenStops, sum_stats
+from pyprof.collectors.combined.planner import Planner, check_stops, collect_facts, describe_refusal_of_bpf
+from pyprof.collectors.combined.threads_to_stop import StopCandidates
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.child_processes import find_descendants
 from pyprof.collectors.perf.cpu_wide_events import choose_record_scope, choose_scope
@@ -26,10 +31,6 @@ from pyprof.collectors.perf.kernel_collector import (
     PerfSamples,
 )
 from pyprof.collectors.perf.ring_buffer_records import list_online_cpus
-from pyprof.collectors.routing.open_sources import MainSource, OpenSources
-from pyprof.collectors.routing.partial_stops import ClosedSources, OpenStops, sum_stats
-from pyprof.collectors.routing.planner import Planner, check_stops, collect_facts, describe_refusal_of_bpf
-from pyprof.collectors.routing.stop_candidates import StopCandidates
 from pyprof.collectors.sampling_source_plan import BPF, PERF, PTRACE, Choice, find_refusal
 from pyprof.collectors.targets.process_selection import Request
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError
@@ -56,8 +57,8 @@ OpenMain = Callable[[Choice, tuple[int, ...], bool], MainSource]
 """Function (choice, pids, launched) that opens a main source for processes, and raises its errors."""
 
 
-class Router:
-    """The collector of a live recording, which follows its plan."""
+class CombinedCollector:
+    """The collector of a live recording, which samples each thread by the source that the plan names."""
 
     def __init__(
         self,
@@ -188,7 +189,7 @@ def open_planned(request: Request, name: str) -> Collector:
         openings = _Openings(_with_note_on_bpf(request, planner))
         choice = planner.choose_first(_find_started(request))
         try:
-            return Router(planner, choice, pids, openings.open, openings.open_stops, request.launched)
+            return CombinedCollector(planner, choice, pids, openings.open, openings.open_stops, request.launched)
         except CollectorRefused as error:
             if choice.source == name:
                 raise

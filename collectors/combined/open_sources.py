@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.collectors.batch_builder import split_at_flushes
-from pyprof.collectors.routing.partial_stops import OpenStops, PartialStops
-from pyprof.collectors.routing.planner import ANY_PID, Planner
-from pyprof.collectors.routing.stop_candidates import ByImage, StopCandidates
+from pyprof.collectors.combined.partial_stops import OpenStops, PartialStops
+from pyprof.collectors.combined.planner import ANY_PID, Planner
+from pyprof.collectors.combined.threads_to_stop import ByImage, StopCandidates
 from pyprof.collectors.sampling_source_plan import BPF, PERF, PTRACE, Choice, ProcessFacts, UncopiedStack
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import ThreadInfo
