@@ -77,7 +77,7 @@ _FOREVER_NS = 2**62
 
 @dataclass(slots=True)
 class SwitchScan:
-    """The records of context switches in all perf rings at some moment; see perf.records.Scan.
+    """The records of context switches in all perf rings at some moment; see perf.ring_buffer_records.Scan.
 
     Attributes:
         ends: For each run of switches: the index of the word after each record, and the record size in words.
