@@ -8,6 +8,7 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent.health import EVENT_S, MIN_INTERVAL_S, NOT_READY, REMINDER_S, UNHEALTHY, Conditions, Health
+from pyprof.fleet.cli import agent_administration
 from pyprof.model.fleet_reasons import CONDITIONS
 from tests.agent.test_health import numbers
 
@@ -118,6 +119,13 @@ def test_needed_budget_is_logged_again_once_a_minute_where_it_has_changed_much()
     assert [line["needed_cpu_percent"] for line in of.wait(MIN_INTERVAL_S)] == [1.0]
     of.conditions.begin("budget_exceeded", needed_memory=300 << 20)
     assert [line["needed_memory"] for line in of.wait(MIN_INTERVAL_S)] == [300 << 20]
+
+
+def test_command_prints_each_condition_with_its_pages_meaning_and_hint() -> None:
+    lines = list(agent_administration.conditions())
+    assert lines[:2] == ["loop_stuck (/healthz 503, /readyz 503)", f"  {CONDITIONS[0].sentence}"]
+    assert [line.split(" ")[0] for line in lines[::3]] == [reason.name for reason in CONDITIONS]
+    assert all(line.startswith("  hint: ") and len(line) > 10 for line in lines[2::3])
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))

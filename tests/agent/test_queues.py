@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.fleet.agent.spool import Caps, Spool
 from pyprof.fleet.agent.spool_status import forget, queues
+from pyprof.fleet.configuration import BadConfig
 from tests.agent.filled import MINUTE_NS, segment
 from tests.exporters.profiles import golden
 from tests.warm import run
@@ -52,7 +54,7 @@ def test_status_lists_waiting_segments_and_forgets_only_former_sinks(tmp_path: P
     config.write_text('[[push]]\nname = "near"\ntype = "folder"\npath = "/mnt"\n[[rule]]\nname = "*"\n')
     where = ["agent", "status", "--spool", str(tmp_path / "spool")]
     said = run(*where, "--config", str(config)).stdout.splitlines()
-    assert [line.split()[5:] for line in said[-2:]] == [
+    assert [line.split()[6:] for line in said[-2:]] == [
         ["far", "not", "configured:", "pyprof", "agent", "status", "--forget", "far"],
         ["near"],
     ]
@@ -61,3 +63,19 @@ def test_status_lists_waiting_segments_and_forgets_only_former_sinks(tmp_path: P
     assert "near is still configured" in run(*where, "--config", str(config), "--forget", "near").stderr
     assert run(*where, "--config", str(config), "--forget", "far").stdout.startswith("3 segments waited for far")
     assert "far" not in run(*where, "--config", str(config)).stdout
+
+
+def test_status_shows_errors_of_the_configuration_and_then_the_spool(tmp_path: Path) -> None:
+    filled(tmp_path / "spool")
+    config = tmp_path / "agent.toml"
+    config.write_text(f'[spool]\npath = "{tmp_path}/spool"\n[windows]\nevery = "soon"\n[[rule]]\nname = "*"\n')
+    said = run("agent", "status", "--config", str(config))
+    assert said.returncode == BadConfig.exit_code
+    lines = said.stdout.splitlines()
+    assert lines[0].startswith(f"{config}: line 4: every")
+    assert lines[1].startswith("agent: not running: ")
+    assert lines[-1].endswith("near")
+    document = json.loads(run("agent", "status", "--config", str(config), "--json").stdout)
+    assert [each["line"] for each in document["configuration_errors"]] == [4]
+    assert document["spool"]["path"] == f"{tmp_path}/spool"
+    assert "line 4" in run("agent", "status", "--config", str(config), "--forget", "far").stderr

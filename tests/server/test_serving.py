@@ -430,8 +430,9 @@ def test_agent_sends_windows_again_that_a_restored_server_lacks(tmp_path: Path) 
         url = f"http://127.0.0.1:{client.port}"
         config.write_text(f'[[push]]\nname = "fleet"\ntype = "pyprof"\nurl = "{url}"\n[[rule]]\nname = "*"\n')
         assert client.push(sent[1]).status == 200
-        for _ in range(2):
-            assert warm.run(*command).stdout == "fleet: has 3 segments since 1h\n"
+        for counts in ("2 sent, 1 there already", "0 sent, 3 there already"):
+            told = f"fleet: 3 segments since 1h to send\nfleet: {counts}\n"
+            assert warm.run(*command).stdout == told
         client.until_indexed(3, service="web")
     ended = warm.run(*command)
     assert ended.returncode != 0

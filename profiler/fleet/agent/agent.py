@@ -131,7 +131,12 @@ class Agent:
     def state(self) -> bytes:
         """Return the state of the agent as JSON, for `pyprof agent status`. Any thread may call this."""
         rules = [{"rule": at + 1, "criteria": text} for at, text in self._table.unmatched_rules().items()]
-        more = {"pid": os.getpid(), "budget": self._budget.status(), "unmatched_rules": rules}
+        more = {
+            "pid": os.getpid(),
+            "budget": self._budget.status(),
+            "unmatched_rules": rules,
+            "sinks": self._pushers.states(),
+        }
         return dump_json({**self._health.state(), **more})
 
     def _begin(self) -> None:

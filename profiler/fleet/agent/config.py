@@ -186,12 +186,26 @@ def parse(text: str, name: str) -> AgentConfig:
     Raises:
         BadConfig: The configuration has errors.
     """
-    reading = _Reading(text, document(text, name))
+    config, errors = parse_valid(text, name)
+    if errors:
+        raise BadConfig(name, errors)
+    return config
+
+
+def parse_valid(text: str, name: str) -> tuple[AgentConfig, list[ConfigError]]:
+    """Parse the text of an agent's configuration, and return its valid settings and its errors, sorted by line.
+
+    Args:
+        name: Name of the file.
+    """
+    try:
+        reading = _Reading(text, document(text, name))
+    except BadConfig as error:
+        return without_file(), error.errors
+    config = without_file()
     with suppress(_TooMany):
         config = reading.config()
-    if reading.errors:
-        raise BadConfig(name, reading.errors)
-    return config
+    return config, sorted(reading.errors)
 
 
 def warnings(text: str, name: str) -> list[ConfigError]:

@@ -98,6 +98,9 @@ PUSHES = (
     MetricKind(
         "push_request_seconds", "gauge", "Duration of the last request to a sink, or of a longer one that runs."
     ),
+    MetricKind(
+        "push_taken_timestamp_seconds", "gauge", "Time at which a sink last accepted a segment, 0 if it has not yet."
+    ),
     MetricKind("push_clock_ahead_seconds", "gauge", "Time by which this host's clock is ahead of the receiver's."),
     MetricKind("push_sent", "counter", "Segments that a sink has accepted."),
     MetricKind("push_failures", "counter", "Failed attempts to send a segment to a sink, by reason."),

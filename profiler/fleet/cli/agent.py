@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyprof.cli.terminal_output import Log
     from pyprof.fleet.agent.config import AgentConfig
 
-WHAT = ("run", "status", "install", "record", "resend")
+WHAT = ("run", "status", "conditions", "install", "record", "resend")
 _MAX_S = 10.0
 """Maximum time in seconds from the first signal to the end of the agent.
 
@@ -34,6 +34,7 @@ pushes its windows.
 commands:
   run        record until SIGTERM or Ctrl-C (default)
   status     print the agent's health, the contents of the spool, and files without symbols
+  conditions print what can impair the agent, with meanings and hints; status prints what does
   install    write a systemd unit that runs the agent
   record     get the last minutes of one service from the running agent (the setting record.last),
              and a detailed recording that starts now
@@ -137,10 +138,14 @@ def run(arguments: argparse.Namespace) -> int:
         for text in install(_load(arguments), arguments.config, arguments.unit_dir):
             line(text)
         return 0
-    if arguments.what == "status":
-        from pyprof.fleet.cli.agent_administration import status
+    if arguments.what == "conditions":
+        from pyprof.fleet.cli.agent_administration import conditions
 
-        return status(arguments, _load(arguments), _spool(arguments))
+        for text in conditions():
+            line(text)
+        return 0
+    if arguments.what == "status":
+        return _status(arguments)
     if arguments.what == "resend":
         from pyprof.fleet.cli.agent_administration import resend
 
@@ -159,12 +164,17 @@ def _load(arguments: argparse.Namespace) -> AgentConfig:
     """
     from pyprof.fleet import configuration
     from pyprof.fleet.agent import config
-    from pyprof.lazy_dataclasses import replace
 
     if arguments.config is None:
         found = config.without_file()
     else:
         found = config.parse(configuration.read(arguments.config), arguments.config)
+    return _with_options(found, arguments)
+
+
+def _with_options(found: AgentConfig, arguments: argparse.Namespace) -> AgentConfig:
+    from pyprof.lazy_dataclasses import replace
+
     given: dict[str, Any] = {}
     if arguments.spool:
         given["path"] = arguments.spool
@@ -185,6 +195,24 @@ def _spool(arguments: argparse.Namespace) -> str:
     from pyprof.fleet.wire.segment_names import default_spool
 
     return _load(arguments).values.path or default_spool()
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    """Print the state of the agent and its spool, also if the configuration has errors: they come first."""
+    from pyprof.fleet import configuration
+    from pyprof.fleet.agent import config
+    from pyprof.fleet.cli.agent_administration import status
+    from pyprof.fleet.configuration import BadConfig
+    from pyprof.fleet.wire.segment_names import default_spool
+
+    found, errors = config.without_file(), list[configuration.ConfigError]()
+    if arguments.config is not None:
+        found, errors = config.parse_valid(configuration.read(arguments.config), arguments.config)
+    if errors and arguments.forget is not None:  # its sinks are not known
+        raise BadConfig(arguments.config, errors)
+    found = _with_options(found, arguments)
+    code = status(arguments, found, found.values.path or default_spool(), errors)
+    return BadConfig.exit_code if errors else code
 
 
 def _check(arguments: argparse.Namespace) -> int:

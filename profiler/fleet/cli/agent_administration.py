@@ -23,7 +23,7 @@ from pyprof.fleet.agent.config import AgentConfig
 from pyprof.fleet.agent.control_socket import NoAgent, agent_state
 from pyprof.fleet.agent.push.sink_types import made
 from pyprof.fleet.agent.spool_status import QueueState, SpoolState, Unnamed, forget, queues, state
-from pyprof.fleet.configuration import TimeSpan, moment
+from pyprof.fleet.configuration import ConfigError, TimeSpan, moment
 from pyprof.fleet.wire.push_verdicts import NotSent, RefusedForGood, SegmentSink, cause_and_hint
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.lazy_dataclasses import field_names, is_record
@@ -113,7 +113,8 @@ _TRIES = 60
 
 
 def resend(arguments: argparse.Namespace, config: AgentConfig, root: str) -> Iterator[str]:
-    """Send the segments since --since to all sinks that recognise them, and yield a line for each sink.
+    """Send the segments since --since to all sinks that recognise them, and yield two lines for each sink: what is to
+    be sent, and what was.
 
     Raises:
         PyprofError: A sink does not take a segment, or the spool cannot be read.
@@ -129,26 +130,34 @@ def resend(arguments: argparse.Namespace, config: AgentConfig, root: str) -> Ite
     # windows from while the clock was ahead end in the future
     names = spool_query.segments(root, TimeSpan(since_ns, sys.maxsize))
     for target in targets:
-        refused = _send_all(target.name, made(target), root, names)
-        more = f", {refused:,} refused" if refused else ""
-        yield f"{target.name}: has {many(len(names) - refused, 'segment')} since {arguments.since}{more}"
+        yield f"{target.name}: {many(len(names), 'segment')} since {arguments.since} to send"
+        counts = _send_all(target.name, made(target), root, names)
+        yield f"{target.name}: " + ", ".join(
+            f"{count:,} {word}" for word, count in counts.items() if count or word == "sent"
+        )
 
 
-def _send_all(sink_name: str, sink: SegmentSink, root: str, names: Sequence[SegmentName]) -> int:
-    """Send segments to a sink, and return how many it refused for good.
+def _send_all(sink_name: str, sink: SegmentSink, root: str, names: Sequence[SegmentName]) -> dict[str, int]:
+    """Send segments to a sink, and return how many it took, had already and refused for good, and how many the spool
+    has dropped meanwhile.
 
     Raises:
         PyprofError: The sink does not take a segment now.
     """
-    refused = 0
+    counts = {"sent": 0, "there already": 0, "refused": 0, "dropped by the spool meanwhile": 0}
     for at, name in enumerate(names):
         try:
             with open(f"{root}/{name.path}", "rb") as file:
-                _send(sink, name, file.read())
-        except FileNotFoundError:  # the spool has dropped it meanwhile
+                data = file.read()
+        except FileNotFoundError:
+            counts["dropped by the spool meanwhile"] += 1
             continue
+        except OSError as error:
+            raise PyprofError(f"{root}/{name.path} cannot be read: {error.strerror}") from None
+        try:
+            counts["there already" if _send(sink, name, data) is False else "sent"] += 1
         except RefusedForGood:
-            refused += 1
+            counts["refused"] += 1
         except NotSent as error:
             cause, hint = cause_and_hint(error.word, error.stated)
             raise PyprofError(
@@ -157,25 +166,28 @@ def _send_all(sink_name: str, sink: SegmentSink, root: str, names: Sequence[Segm
             ) from None
         except OSError as error:
             raise PyprofError(f"{sink_name} took {at:,} of {many(len(names), 'segment')}: {error.strerror}") from None
-    return refused
+    return counts
 
 
-def _send(sink: SegmentSink, name: SegmentName, data: bytes) -> None:
+def _send(sink: SegmentSink, name: SegmentName, data: bytes) -> bool | None:
     """Send a segment to a sink, and repeat that as often as its receiver requests a wait.
+
+    Returns:
+        See SegmentSink.send().
 
     Raises:
         NotSent: The receiver does not take it now.
         RefusedForGood: The receiver never takes it.
         OSError: Writing failed.
     """
-    for left in reversed(range(_TRIES)):
+    for _ in range(_TRIES):
         try:
-            sink.send(name, data)
-            return
+            return sink.send(name, data)
         except NotSent as error:
-            if error.word != "limited" or not left:
+            if error.word != "limited":
                 raise
             time.sleep(max(error.after_s, 1.0))
+    return sink.send(name, data)
 
 
 NOT_RUNNING = 3
@@ -184,8 +196,11 @@ _SHOWN = ("reason", "error", "hint", "since_seconds", "sink", "cause", "mode", "
 """Fields of a condition that its line in `pyprof agent status` shows at a fixed place. All others follow by name."""
 
 
-def status(arguments: argparse.Namespace, config: AgentConfig, root: str) -> int:
+def status(arguments: argparse.Namespace, config: AgentConfig, root: str, errors: Sequence[ConfigError] = ()) -> int:
     """Print the state of a running or ended agent, and return the exit status: NOT_RUNNING if there is no agent.
+
+    Args:
+        errors: Errors of the configuration, which come first.
 
     Raises:
         RecordingError: The spool cannot be read.
@@ -204,8 +219,11 @@ def status(arguments: argparse.Namespace, config: AgentConfig, root: str) -> int
     agent = _agent(root)
     if arguments.json:
         spool = {"path": root, "since": arguments.since, **_plain(found), "queues": _plain(tuple(waiting))}
-        json({"agent": agent, "spool": spool})
+        plain = [{"line": each.line, "error": each.text} for each in errors]
+        json({"configuration_errors": plain, "agent": agent, "spool": spool})
     else:
+        for error in errors:
+            line(f"{arguments.config}: {error}")
         for text in _lines(agent, found, waiting, root, arguments, sinks):
             line(text)
     return NOT_RUNNING if agent["status"] == "not_running" else 0
@@ -232,7 +250,20 @@ def _lines(
             yield from _unnamed(each)
     if waiting:
         yield ""
-        yield from _queues(waiting, sinks if arguments.config is not None else None)
+        taken = {sink["sink"]: sink["taken_seconds_ago"] for sink in agent.get("sinks", ())}
+        yield from _queues(waiting, sinks if arguments.config is not None else None, taken)
+
+
+def conditions() -> Iterator[str]:
+    """Yield lines about all conditions of an agent: the responses of its pages, the meaning and a hint."""
+    from pyprof.fleet.agent.health import NOT_READY, UNHEALTHY
+    from pyprof.model.fleet_reasons import CONDITIONS
+
+    for each in CONDITIONS:
+        codes = (503 if each.name in red else 200 for red in (UNHEALTHY, NOT_READY))
+        yield "{} (/healthz {}, /readyz {})".format(each.name, *codes)
+        yield f"  {each.sentence}"
+        yield f"  hint: {advice(each.hint)}"
 
 
 def _plain(value: Any) -> Any:
@@ -320,14 +351,22 @@ def _unnamed(each: Unnamed) -> Iterator[str]:
             yield f"{'':12}{printable(advice(problem.hint))}"
 
 
-def _queues(waiting: list[QueueState], sinks: list[str] | None) -> Iterator[str]:
-    """Yield the lines of the table of queues; sinks are the configured ones, None if no configuration was given."""
-    yield f"{'waiting':>9} {'KB':>7} {'oldest':>12}  sink"
+def _queues(waiting: list[QueueState], sinks: list[str] | None, taken: Mapping[str, float | None]) -> Iterator[str]:
+    """Yield the lines of the table of queues.
+
+    Args:
+        waiting: The queues.
+        sinks: Configured sinks, None if no usable configuration was given.
+        taken: For each sink of the running agent the seconds since its receiver took a segment, None if it took none.
+    """
+    yield f"{'waiting':>9} {'KB':>7} {'oldest':>12} {'last taken':>12}  sink"
     for each in waiting:
         gone = sinks is not None and each.sink not in sinks
         more = f"  not configured: pyprof agent status --forget {each.sink}" if gone else ""
         oldest = _age(each.oldest_ns) if each.segments else "-"
-        yield f"{each.segments:9,} {each.bytes / 1000:7,.0f} {oldest:>12}  {each.sink}{more}"
+        ago = taken.get(each.sink)
+        last = f"{duration(1e9 * ago)} ago" if ago is not None else "-"
+        yield f"{each.segments:9,} {each.bytes / 1000:7,.0f} {oldest:>12} {last:>12}  {each.sink}{more}"
 
 
 def _age(moment_ns: int) -> str:

@@ -123,6 +123,9 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class PushResponse:
+    """The response of a receiver that has the segment. Those of a status in HttpClient.post(accepted) have no body."""
+
+    status: int
     kind: str
     body: bytes
 
@@ -174,12 +177,12 @@ class HttpClient:
                 if error.code not in taken:
                     stated = stated_reason(error.read(MAX_ANSWER))
                     judge_http(error.code, wait_s(error.headers.get("Retry-After", "")), stated)
-            return PushResponse("", b"")
+            return PushResponse(error.code, "", b"")
         if len(found) > MAX_ANSWER:
             raise NotSent("nonsense", f"an answer of more than {MAX_ANSWER} bytes")
         if deadline.passed or answer.length:
             raise http.client.IncompleteRead(found)
-        return PushResponse(kind, found)
+        return PushResponse(answer.status, kind, found)
 
     def _compare_clocks(self, date: str, began_s: float) -> None:
         ahead_s = clock_ahead_s(date, began_s, time.time())

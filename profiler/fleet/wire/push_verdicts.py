@@ -188,10 +188,13 @@ def _judge(found: tuple[PushVerdict, str] | None, about: str, after_s: float = 0
 
 
 class SegmentSink(Protocol):
-    def send(self, name: SegmentName, data: bytes) -> None:
+    def send(self, name: SegmentName, data: bytes) -> bool | None:
         """Send a segment, and return when the receiver has stored it.
 
         The same segment may be sent again after a crash, or if a response was lost.
+
+        Returns:
+            False if the receiver had the segment already, None if that is not known.
 
         Raises:
             NotSent: The segment must be sent later.

@@ -241,6 +241,10 @@ def test_sinks_begin_anew_with_the_configuration_and_keep_their_queues(tmp_path:
             break
         waited.wait(0.1)
     assert numbers()["push_sent", "nas"] == 5
+    assert {state["sink"]: state["taken_seconds_ago"] is None for state in pushers.states()} == {
+        "nas": False,
+        "b": True,
+    }
     assert (numbers()["push_queue_segments", "nas"], numbers()["push_lag_seconds", "nas"]) == (0, 0)
     assert {name for name, _, _ in pushers.numbers()} == {metric.name for metric in PUSHES}
     with lock:

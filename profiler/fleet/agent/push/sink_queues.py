@@ -42,6 +42,7 @@ class Pusher:
 
     Attributes:
         sent: Number of segments sent.
+        taken_at: Monotonic time at which the receiver last took a segment, None if it took none since the start.
         later: Numbers of failed attempts by reason.
         refused: Numbers of refused segments by reason.
     """
@@ -63,6 +64,7 @@ class Pusher:
         """
         self.name = name
         self.sent = 0
+        self.taken_at: float | None = None
         self.later = dict.fromkeys(LATER, 0)
         self.refused = dict.fromkeys(REFUSED, 0)
         self._sink, self._spool, self._writing = sink, spool, writing
@@ -109,6 +111,11 @@ class Pusher:
     def request_s(self) -> float:
         """Seconds that the last request took, or that the one under way has taken, if that is longer."""
         return max(self._request_s, time.monotonic() - self._request_at)
+
+    @property
+    def taken_ago_s(self) -> float | None:
+        """Seconds since the receiver last took a segment, None if it took none since the start."""
+        return time.monotonic() - self.taken_at if self.taken_at is not None else None
 
     def check_speed(self) -> None:
         """Begin or end the condition push_slow. The main loop calls this: a slow request blocks the sink's thread."""
@@ -182,6 +189,7 @@ class Pusher:
         else:
             self._gone(name)
             self.sent += 1
+            self.taken_at = time.monotonic()
         self._goes_on()
 
     def _send(self, name: SegmentName, data: bytes) -> None:
@@ -355,6 +363,17 @@ class Pushers:
         for _, pusher in self._of:
             pusher.check_speed()
 
+    def states(self) -> list[dict[str, object]]:
+        """Return for each sink how long ago its receiver took a segment, None if it took none since the start."""
+        return [
+            {
+                "sink": target.name,
+                "type": target.kind,
+                "taken_seconds_ago": round(ago_s) if (ago_s := pusher.taken_ago_s) is not None else None,
+            }
+            for target, pusher in list(self._of)
+        ]
+
     def numbers(self) -> Iterator[Number]:
         for target, pusher in list(self._of):
             sink = {"sink": target.name, "type": target.kind}
@@ -365,6 +384,8 @@ class Pushers:
             yield "push_request_seconds", sink, pusher.request_s
             yield "push_clock_ahead_seconds", sink, self._clocks[target.name].ahead_s
             yield "push_sent", sink, pusher.sent
+            ago_s = pusher.taken_ago_s
+            yield "push_taken_timestamp_seconds", sink, time.time() - ago_s if ago_s is not None else 0.0
             yield "push_lost", sink, self._spool.lost[target.name]
             for word, count in pusher.later.items():
                 yield "push_failures", {**sink, "reason": word}, count

@@ -40,8 +40,8 @@ class FolderSink:
         self._path = path
         self._disk = Disk()
 
-    def send(self, name: SegmentName, data: bytes) -> None:
-        """Store a segment durably in the sink's directory.
+    def send(self, name: SegmentName, data: bytes) -> bool:
+        """Store a segment durably in the sink's directory, and return False if it had the segment already.
 
         Raises:
             OSError: Writing failed.
@@ -52,7 +52,9 @@ class FolderSink:
                 if self._disk.make_folder(f"{folder}/{part}"):
                     self._disk.sync_folder(folder)
                 folder = _entered(output_file.open_directory(f"{folder}/{part}", os.O_NOFOLLOW), opened)
+            is_new = not os.path.lexists(f"{folder}/{name.name}")
             self._write(folder, name.name, data)
+        return is_new
 
     def _write(self, folder: str, name: str, data: bytes) -> None:
         part_file = f"{folder}/.{name}.part"
@@ -78,11 +80,13 @@ class ServerSink:
     def __init__(self, endpoint: Endpoint) -> None:
         self._client = HttpClient(endpoint)
 
-    def send(self, name: SegmentName, data: bytes) -> None:
-        """Send a segment to pyprof's own server. The folder's name has only characters that a path may contain; others
-        are %XX already.
+    def send(self, name: SegmentName, data: bytes) -> bool:
+        """Send a segment to pyprof's own server, and return False if it had the segment already.
+
+        The folder's name has only characters that a path may contain; others are %XX already.
         """
-        self._client.post(f"{PATH}/{name.path}", data, {"Content-Type": "application/octet-stream"}, (_THERE,))
+        kind = {"Content-Type": "application/octet-stream"}
+        return self._client.post(f"{PATH}/{name.path}", data, kind, (_THERE,)).status != _THERE
 
 
 class BucketSink:
