@@ -85,3 +85,51 @@ def test_start_has_a_higher_priority_unless_the_user_chose_one(chosen: int) -> N
     before, at_start, *after = map(int, said.split())
     assert at_start == (process_priority.PREFERRED if before == 0 and os.geteuid() == 0 else before)
     assert after == [before, before]
+
+
+POLICIES = """
+import os
+from pyprof.session import process_priority as priority
+def policy(pid=0):
+    return os.sched_getscheduler(pid) & ~os.SCHED_RESET_ON_FORK
+priority._is_machine_busy = lambda: {busy}
+found = []
+for step in (lambda: None, priority.raise_startup_priority, priority.end_reserved_time):
+    step()
+    pid = os.fork()
+    if not pid:
+        os._exit(policy())
+    found += [policy(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), os.getpriority(os.PRIO_PROCESS, 0)]
+print(*found)
+"""
+SCHED_DEADLINE = 6
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs CAP_SYS_NICE")
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("leads", [False, True])
+def test_start_in_the_session_of_others_has_reserved_time_on_a_busy_machine(busy: bool, leads: bool) -> None:
+    command = [sys.executable, "-c", POLICIES.format(busy=busy)]
+    niceness = process_priority.PREFERRED
+    at_start = SCHED_DEADLINE if busy and not leads else os.SCHED_OTHER
+    expected = [0, 0, 0, at_start, 0, niceness, 0, 0, niceness]
+    for _ in range(20):  # the kernel refuses it while others have reserved most of the time
+        text = subprocess.run(command, capture_output=True, text=True, check=True, start_new_session=leads).stdout
+        if (found := [int(word) for word in text.split()]) == expected:
+            break
+    assert found == expected
+
+
+def test_machine_with_more_runnable_threads_than_processors_is_busy() -> None:
+    loop = [sys.executable, "-c", "while True: pass"]
+    count = 2 * (os.cpu_count() or 1)
+    loops = [subprocess.Popen(loop, start_new_session=True) for _ in range(count)]
+    try:
+        deadline = time.monotonic() + 60
+        while not process_priority._is_machine_busy() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert process_priority._is_machine_busy()
+    finally:
+        for process in loops:
+            process.kill()
+            process.wait()
