@@ -155,6 +155,7 @@ class UnsampledTime:
         kernel_ns: Time in the kernel, where it is not sampled.
         late_ns: If the sampler waits for processors: time of threads that ran too short or left their processor before
             the sampler looked, and missed sampling times. Otherwise 0.
+        is_whole: True if the tree has no sample, so that this is all of its time.
     """
 
     pid: int
@@ -163,6 +164,7 @@ class UnsampledTime:
     lost_ns: int
     kernel_ns: int
     late_ns: int = 0
+    is_whole: bool = False
 
 
 def find_spent_time(old: Account, account: Account, start_ns: int, end_ns: int) -> int:
@@ -220,10 +222,14 @@ def find_unsampled_time(
         if account.all_or_nothing:
             missing = 0 if account.pids else spent_ns
             if missing >= _MIN_PROCESS_NS:
-                found.append(UnsampledTime(root, account.name, missing, 0, 0))
+                found.append(UnsampledTime(root, account.name, missing, 0, 0, is_whole=True))
             continue
         least = _least(spent_ns)
         kernel = account.kernel_ns - old.kernel_ns
+        if len(after) > 1 and not account.pids and account.seen_ns == old.seen_ns:  # nothing shares its missed time
+            if spent_ns >= _MIN_PROCESS_NS:
+                found.append(_make_whole(root, old, account, spent_ns))
+            continue
         due_ns = account.due_ns - old.due_ns
         due_ns += round((spent_ns - read_ns) * (due_ns / read_ns if read_ns else 1))
         missing = due_ns - (account.seen_ns - old.seen_ns)
@@ -243,6 +249,13 @@ def find_unsampled_time(
                 UnsampledTime(root, account.name, 0 if late else rest, lost, kernel, rest + marked if late else 0)
             )
     return tuple(found)
+
+
+def _make_whole(root: int, old: Account, account: Account, spent_ns: int) -> UnsampledTime:
+    """Return the unsampled time of a process tree without samples: all its processor time."""
+    kernel = min(account.kernel_ns - old.kernel_ns, spent_ns)
+    rest, is_late = spent_ns - kernel, any(count_missed_time(old, account))
+    return UnsampledTime(root, account.name, 0 if is_late else rest, 0, kernel, rest if is_late else 0, is_whole=True)
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]
     if summary.samples:
         lines += [
             *_locks(profile, width),
-            *_tables(function_tables(profile), profile, width),
+            *_tables(function_tables(profile, summary.is_small), profile, width),
             "",
             *_labelled("how", _sampled(summary), width),
         ]
@@ -115,8 +115,8 @@ def _locks(profile: Profile, width: int) -> Iterator[str]:
 
 def _tables(found: FunctionTables, profile: Profile, width: int) -> Iterator[str]:
     """Yield the lines of the tables of functions: shares of the shown time, or numbers of samples if there are few."""
-    summary, whole = profile.summary, found.functions.value
-    amount = _samples(profile) if summary.is_small else _share(whole)
+    summary, whole = profile.summary, profile.total
+    amount = "{:,}".format if summary.is_small else _share(whole)
     of = f"of {duration(whole)}: " if summary.shown.unit == "nanoseconds" else ""
     of = "samples: " if summary.is_small else of
     missing = summary.shown.ends.get(NOT_SAMPLED_LABEL, 0)
@@ -150,17 +150,12 @@ def _tables(found: FunctionTables, profile: Profile, width: int) -> Iterator[str
         names = keep_apart(full, [shorten_middle(name, room) for name in full], room)
         for cost, name in zip(rows_of, names, strict=True):
             pids = f"pid {cost.pids[0]}" if len(cost.pids) == 1 else many(len(cost.pids), "process", "processes")
-            yield _row(amount(cost.value), name, pids, width)
+            value = duration(cost.value) if summary.is_small else percent(cost.value, whole)
+            yield _row(value, name, pids, width)
 
 
 def _share(whole: float) -> Callable[[float], str]:
     return lambda value: percent(value, whole)
-
-
-def _samples(profile: Profile) -> Callable[[float], str]:
-    """Return a function that formats nanoseconds as a number of samples."""
-    sampled_ns = profile.total - profile.summary.shown.ends.get(NOT_SAMPLED_LABEL, 0)
-    return lambda value: f"{round(value * profile.summary.samples / max(sampled_ns, 1)):,}"
 
 
 def _more_samples(summary: Summary) -> str:
@@ -183,8 +178,9 @@ def _processor_time(summary: Summary) -> str:
     if missing <= _SHOWN_MISSING * spent:
         return ""
     short = summary.not_sampled_s - summary.lost_s - summary.kernel_s
+    is_late = any(note.reason == "too_short_or_late" for note in summary.notes)
     reasons = (
-        (short, "ran too briefly"),
+        (short, "ran too briefly, or while pyprof was late" if is_late else "ran too briefly"),
         (summary.lost_s, "in lost records"),
         (summary.kernel_s, "in the kernel"),
     )

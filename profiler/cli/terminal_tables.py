@@ -50,12 +50,18 @@ class FunctionTables:
     is_interpreted: bool = False
 
 
-def function_tables(profile: Profile) -> FunctionTables:
-    """Return the tables of functions of a profile's primary value."""
-    found = costs(profile)
+def function_tables(profile: Profile, by_samples: bool = False) -> FunctionTables:
+    """Return the tables of functions of a profile.
+
+    Args:
+        profile: The profile.
+        by_samples: True for numbers of samples, False for the primary value.
+    """
+    costs_of = _count_samples if by_samples else costs
+    found = costs_of(profile)
     if not is_interpreted(profile):
         return FunctionTables(found)
-    shown = costs(by_caller(profile))
+    shown = costs_of(by_caller(profile))
     counted = {cost.function: cost.own for cost in shown.functions}
     native = (
         replace(cost, own=cost.own - counted.get(cost.function, 0))
@@ -64,6 +70,11 @@ def function_tables(profile: Profile) -> FunctionTables:
     )
     dearest = sorted((cost for cost in native if cost.own > 0), key=lambda cost: (-cost.own, cost.function))
     return FunctionTables(shown, tuple(dearest), True)
+
+
+def _count_samples(profile: Profile) -> Costs:
+    """Return the costs of functions as numbers of samples, without the rows of unsampled time."""
+    return replace(costs(profile, 0), value=profile.summary.samples)
 
 
 def is_interpreted(profile: Profile) -> bool:

@@ -178,8 +178,8 @@ NOTES = (
     Reason("too_short", Stage.SAMPLING,
            f"Not sampled: {_PART}, by threads or processes that ran too briefly to be sampled: marked [not sampled]"),
     Reason("too_short_or_late", Stage.SAMPLING,
-           f"Not sampled: {_PART}, by threads that ran too briefly, or left their processor before pyprof got one, "
-           "because it may not raise its priority (CAP_SYS_NICE): marked [not sampled]"),
+           f"Not sampled: {_PART}, by threads that ran too briefly, or left their processor before pyprof came "
+           "(without CAP_SYS_NICE it waits for a processor): marked [not sampled]"),
     Reason("records_lost", Stage.SAMPLING,
            f"Not sampled: {_PART}, whose records were lost: marked [not sampled]"),
     Reason("kernel_time", Stage.SAMPLING,

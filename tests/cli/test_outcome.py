@@ -137,6 +137,25 @@ def test_waits_below_an_interpreter_are_not_called_native_functions(kind: str, h
     assert [label for label in labels if label in ("wait", "native")] == [heading]
 
 
+def test_few_samples_are_counted_although_their_times_differ() -> None:
+    """Check that a sample counts as one whatever its share of the kernel's time is, and unsampled time counts none."""
+    builder = Builder([ThreadInfo(10, 10, "make", "make"), ThreadInfo(11, 11, "cc1", "cc1")])
+    for name, cpu_ns in (("parse", 900), ("lex", 1), ("print", 1)):
+        builder.sample(builder.node([code(name)]), cpu_ns=cpu_ns)
+    for _ in range(64):
+        builder.sample(builder.node([marker("[not sampled]")]), 1, cpu_ns=1000)
+    shown = Shown("cpu", "nanoseconds", 64_902, {"root": 902, NOT_SAMPLED_LABEL: 64_000})
+    said = text(replace(builder.build(), summary=replace(SUMMARY, samples=3, shown=shown)))
+    rows = [line.split() for line in said[said.find("     self") : said.find("  how ")].splitlines() if line]
+    heads = [at for at, row in enumerate(rows) if row[0] in ("self", "total", "process")]
+    own, total, processes = (rows[at + 1 : end] for at, end in zip(heads, [*heads[1:], None], strict=True))
+    assert sorted(row[:2] for row in own[:3]) == [["1", "lex"], ["1", "parse"], ["1", "print"]]
+    assert own[3][-2:] == ["[not", "sampled]"]
+    assert len(own) == 4
+    assert sorted(row[:2] for row in total) == [["1", "lex"], ["1", "parse"], ["1", "print"]]
+    assert [row[1:3] for row in processes] == [["µs", "cc1"], ["ns", "make"]]
+
+
 def test_few_samples_are_counted_and_the_command_for_more_is_named() -> None:
     found = profile(samples=7)
     said = text(replace(found, period_ns=5))

@@ -115,6 +115,24 @@ def test_who_waits_for_processors_marks_what_was_missed() -> None:
     assert processor_time(little).late == 0.03
 
 
+def test_process_without_samples_among_others_has_all_its_time_in_a_block() -> None:
+    """Check that the rows add up to the processor time although the sampler missed most sampling times.
+
+    The samples of a process share the time that was missed of that process. A process without samples has none.
+    """
+    sampled = Account("a", 1000 * MS, 100 * MS, 100 * MS, pids=frozenset({7}))
+    unseen = Account("b", 300 * MS, 30 * MS, 0, kernel_ns=50 * MS)
+    brief = Account("c", 30 * MS, 30 * MS, 0)
+    idle = Account("d", MS // 2, 0, 0)
+    found = window(sampled)
+    found = replace(found, after=replace(found.after, accounts={7: sampled, 8: unseen, 9: brief, 10: idle}))
+    assert blocks(with_unseen(found)) == {LATE: 250, IN_KERNEL: 50, NOT_SAMPLED: 30}
+    time = processor_time(found)
+    assert (time.not_sampled, time.late) == (0.33, 0.9)
+    later = replace(found, before=found.after)
+    assert with_unseen(later) is later
+
+
 def test_what_samples_stand_for_was_not_missed() -> None:
     """Check that sampled, marked and missed time add up to the spent time.
 

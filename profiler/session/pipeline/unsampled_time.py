@@ -184,12 +184,13 @@ class ProcessorTime:
 def processor_time(window: Window) -> ProcessorTime:
     """Compute the processor time of a window from the kernel's accounts."""
     before, after = window.before.accounts, window.after.accounts
+    found = _found(window)
+    whole = {each.pid for each in found if each.is_whole}
     spent = late = 0
     for root, account in after.items():  # an account whose tree has ended may be missing later
         old = before.get(root, NO_ACCOUNT)
         spent += _spent(window, old, account)
-        late += count_missed_time(old, account)[1]
-    found = _found(window)
+        late += 0 if root in whole else count_missed_time(old, account)[1]
     rows = [(each.short_ns, each.lost_ns, each.kernel_ns, each.late_ns) for each in found] or [(0, 0, 0, 0)]
     short, lost, kernel, seldom = (round(sum(ns) / 1e9, 3) for ns in zip(*rows, strict=True))
     return ProcessorTime(round(spent / 1e9, 3), short, lost, kernel, round(late / 1e9, 3), seldom)
