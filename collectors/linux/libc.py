@@ -32,7 +32,6 @@ REGSET_ROOM = 1024
 """Size in bytes of a register buffer that is larger than any user_regs_struct."""
 
 NT_PRSTATUS, NT_ARM_PAC_MASK = 1, 0x406
-SCHED_DEADLINE = 6
 
 _SI_SIGNO, _SI_CODE, _SI_STATUS = 0, 2, 6 if ctypes.sizeof(ctypes.c_void_p) == 8 else 5
 """Indices in siginfo_t of SIGCHLD as int32 words: si_signo, si_errno, si_code, padding (64-bit), si_pid, si_uid,
@@ -125,9 +124,7 @@ class PtraceCalls:
         self._chld_at = ctypes.addressof(self._chld)
         self._timeout = _Timespec()
         self._timeout_at = ctypes.addressof(self._timeout)
-        policy = os.sched_getscheduler(0)
-        is_start = policy & ~os.SCHED_RESET_ON_FORK == SCHED_DEADLINE  # process_priority.py ends it before samples
-        self.policy = os.SCHED_OTHER if is_start else policy
+        self.policy = os.sched_getscheduler(0)
         self._hurrying = False
         self.raises_priority = self.policy not in (os.SCHED_FIFO, os.SCHED_RR)
         self._first, self._usual = ctypes.c_int(1), ctypes.c_int(0)  # struct sched_param: the priority

@@ -8,10 +8,6 @@ Niceness counts only among the processes of one session: the kernel first shares
 stays in the session of its terminal. Other processes share that session, so its niceness is changed only if the sampler
 leads it. Control groups have precedence over sessions, and stay unchanged.
 
-A sampler that does not lead its session starts under SCHED_DEADLINE if threads of the machine wait for a processor.
-Sessions do not count there, and the policy limits the sampler to a share of one processor. It ends before the first
-sample.
-
 Background work of the worker (background_symbolizer.py) runs under SCHED_IDLE, but only where the kernel allows a
 thread to leave that policy. On a busy machine an idle thread may get no processor for seconds. The other thread of the
 worker then waits for it, because of the GIL. So a process that waits for the worker resets the policy again and again
@@ -38,11 +34,7 @@ _USUAL = 0
 
 _leads_start = False
 """True from raise_startup_priority() to restore_priority(), if the kernel allowed a higher priority."""
-_has_reserved_time = False
-"""True while the main thread of this process has the policy SCHED_DEADLINE."""
 
-_RESERVED_NS, _RESERVATION_PERIOD_NS = 4_000_000, 5_000_000
-"""Processor time that is reserved for the start in each period, in nanoseconds."""
 
 _PRIORITY = os.sched_param(0)
 
@@ -66,47 +58,11 @@ def raise_startup_priority() -> None:
             os.setpriority(os.PRIO_PROCESS, 0, PREFERRED)
             _leads_start = True
             _set_session(os.getpid(), PREFERRED)
-            if os.getsid(0) != os.getpid() and _is_machine_busy():
-                _reserve_time()
-
-
-def is_startup_priority_raised() -> bool:
-    """Return True if this process, or the process that forked it, has raised its priority for the start."""
-    return _leads_start
-
-
-def _is_machine_busy() -> bool:
-    """Return True if more threads of the machine are runnable than it has processors."""
-    with open("/proc/loadavg", "rb") as file:
-        return int(file.read().split()[3].partition(b"/")[0]) > (os.cpu_count() or 1)
-
-
-def _reserve_time() -> None:
-    """Reserve processor time for the calling thread by SCHED_DEADLINE. The kernel may refuse that.
-
-    A child gets SCHED_OTHER and niceness 0 (the first 1 is SCHED_FLAG_RESET_ON_FORK): fork(2) fails otherwise.
-    """
-    global _has_reserved_time
-    import struct
-
-    from pyprof.collectors.linux.libc import SCHED_DEADLINE, sched_setattr
-
-    times_ns = (_RESERVED_NS, _RESERVATION_PERIOD_NS, _RESERVATION_PERIOD_NS)
-    _has_reserved_time = sched_setattr(struct.pack("=IIQiIQQQ", 48, SCHED_DEADLINE, 1, 0, 0, *times_ns)) == 0
-
-
-def end_reserved_time() -> None:
-    """Give the main thread its usual scheduling policy again, before the first sample. Its niceness stays."""
-    global _has_reserved_time
-    if _has_reserved_time:
-        _has_reserved_time = False
-        os.sched_setscheduler(os.getpid(), os.SCHED_OTHER, _PRIORITY)
 
 
 def restore_priority() -> None:
     """Undo raise_startup_priority() for all threads of this process."""
     global _leads_start
-    end_reserved_time()
     if _leads_start:
         _leads_start = False
         _set_threads(os.getpid(), _USUAL)

@@ -23,7 +23,6 @@ from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import MAX_MAPPINGS
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.options import UnwindOptions
-from pyprof.session import process_priority
 from pyprof.session.own_resources import OwnCost, OwnHeap, RecentCost, own_cost
 from pyprof.session.pipeline.interpreter_readers import InterpreterNews, Runtimes
 from pyprof.session.worker.deadline import EndUrgency
@@ -204,7 +203,6 @@ class Sampling:
                 profiles of windows.
         """
         self._link.begin_loop()
-        process_priority.end_reserved_time()
         try:
             self._link.send(self._begin())
             self._turn()

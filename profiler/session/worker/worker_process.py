@@ -350,7 +350,7 @@ def _child(ends: Sequence[Channel], confined: bool, kept: Sequence[int]) -> None
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     process_priority.begin_session()
-    if process_priority.is_startup_priority_raised():
+    if os.getpriority(os.PRIO_PROCESS, 0) < 0:
         process_priority.raise_priority(os.getpid())
     close_all_but(*(end.fileno() for end in ends), *kept)
     _serve(*ends, confined=confined, kept=kept)
