@@ -8,8 +8,12 @@ import _signal  # signal imports enum
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # Ctrl-C during the imports ends the process without a traceback
 
-import gc
 import sys
+
+if sys.argv[1:2] == ["record"]:
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGUSR1,))  # interrupts.listen() handles it
+
+import gc
 
 if len(sys.argv) > 1:
     from pyprof.cli.startup import prepare

@@ -14,8 +14,12 @@ import _signal  # signal imports enum, which takes several times as long as the 
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # Ctrl-C from now on ends this process without a traceback
 
-import os
 import sys
+
+if sys.argv[1:2] == ["record"]:
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGUSR1,))  # a flight recorder handles it when it has started
+
+import os
 from collections.abc import Sequence
 
 REMEDY = "`pip uninstall pyprof`, then install this one again: pip install --force-reinstall CHECKOUT-OR-WHEEL"

@@ -94,6 +94,20 @@ with open(sys.argv[1]) as file:
 """
 """A program that reports which modules a file imports before it changes the action of SIGINT."""
 
+LOADED_AT_BLOCK = """
+import _signal, os, sys
+before = set(sys.modules)
+path = sys.argv.pop(1)
+def report(how, signals):
+    print(*(sys.modules.keys() - before), flush=True)
+    assert (how, signals) == (_signal.SIG_BLOCK, (_signal.SIGUSR1,))
+    os._exit(0)
+_signal.pthread_sigmask = report
+with open(path) as file:
+    exec(file.read(), {"__name__": "started"})
+"""
+"""A program that reports which modules a file imports before it blocks SIGUSR1."""
+
 
 def loaded(out: Path, *arguments: str) -> list[set[str]]:
     """Return the modules of each process of a command at its end."""
@@ -125,6 +139,16 @@ def test_ctrl_c_has_its_default_action_before_modules_are_loaded(name: str) -> N
     assert spec.origin is not None
     # without site, which imports many modules for an editable installation
     command = [sys.executable, "-I", "-S", "-c", LOADED_AT_HANDLER, spec.origin]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert found.stdout.split() == ["__future__"]
+
+
+@pytest.mark.parametrize("name", ["pyprof_start", "pyprof.__main__"])
+def test_signal_of_the_flight_recorder_is_blocked_before_modules_are_loaded(name: str) -> None:
+    spec = find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    command = [sys.executable, "-I", "-S", "-c", LOADED_AT_BLOCK, spec.origin, "record"]
     found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert found.stdout.split() == ["__future__"]
 

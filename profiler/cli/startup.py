@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -152,11 +151,7 @@ Imports make many objects and few cycles. freeze_loaded_objects() ends what is m
 
 
 def prepare(command: str) -> None:
-    """Prepare this process for a command whose user waits: raise its priority and the garbage collector's threshold,
-    and block the flight recorder's signal.
-    """
+    """Prepare this process for a command whose user waits: raise its priority and the garbage collector's threshold."""
     gc.set_threshold(_URGENT_GARBAGE if command in _URGENT else _GARBAGE)
-    if command == "record":
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1,))  # interrupts.listen() handles it
     if command in _URGENT:
         process_priority.raise_startup_priority()
