@@ -386,6 +386,9 @@ def test_idle_waits_are_shown_where_there_is_nothing_else_and_in_other_kinds_of_
     found = without_idle(waits(POOL, ASYNCIO))
     assert len(found.stack) == 2
     assert found.summary.notes[-1].reason == "only_idle"
+    no_contention = without_idle(waits(POOL, CONSUMER, kind="lock"))
+    assert len(no_contention.stack) == 0
+    assert no_contention.summary.notes[-1].reason == "idle_hidden"
     for kind in ("wall", "cpu"):
         other = waits(POOL, CONSUMER, kind=kind)
         assert without_idle(other) is other

@@ -297,14 +297,15 @@ _NOT_FOR_WORK = ("pthread_cond_", "pthread_mutex_", "take_gil", "lll_lock_wait")
 def without_idle(profile: Profile) -> Profile:
     """Return the profile without the waits of idle threads, and with a note about what is hidden.
 
-    A profile of another kind of time, or one that has only idle waits, is returned unchanged.
+    A profile of another kind of time is returned unchanged. So is one of off-CPU time that has only idle waits. Waits
+    for locks are hidden even then: an idle queue is no contention.
     """
     if not _hides_waits(profile):
         return profile
     idle, whole = _find_idle_waits(profile)
     if not idle.any():
         return profile
-    if idle.all():
+    if idle.all() and profile.value_types[-1].type != "lock":
         note = make_note("only_idle")
         return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, note)))
     threads = len(np.unique(profile.thread[idle]))
