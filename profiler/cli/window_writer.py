@@ -173,6 +173,9 @@ class WindowWriter:
                 "the threads ran too briefly for this rate, or their records were lost: a higher rate (-r 999) may help"
             )
         children = "" if followed else "; -s follows its children"
+        if self.options.mode == "offcpu" and target != "command" and procfs.read_state(pid, pid) != "gone":
+            idle = "" if self.how.idle else ", except idle ones (--idle shows them)"
+            return f"no thread waited{idle}; --mode wall also shows running threads{children}"
         if self.options.mode != "cpu":
             return f"the target ended before it could be sampled, or did not run{children}"
         if target == "command":

@@ -19,11 +19,13 @@ from pyprof.cli.window_writer import WindowOptions, WindowWriter
 from pyprof.exporters import registry
 from pyprof.exporters.base import ExportOptions
 from pyprof.lazy_dataclasses import replace
+from pyprof.model.summary import Summary
 from pyprof.options import RecordOptions
 from pyprof.session.recording import Recorded
 from tests.cli.support import BUSY, PYPROF, SLEEPY, newest, pyprof, python
 from tests.collapsed import sampled
 from tests.exporters.firefox_profile import read as read_firefox
+from tests.exporters.profiles import Builder
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -226,6 +228,20 @@ def test_suffix_is_a_format_and_the_ways_to_choose_a_target_are_named(tmp_path: 
     assert (tmp_path / "page").read_bytes().lower().startswith(b"<!doctype html")
     refused = pyprof("record").stderr
     assert all(way in refused for way in ("-p PID", "-a", "--name", "--gdb", "a command")), refused
+
+
+def test_living_target_without_waits_is_not_said_to_have_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = Builder().build(summary=Summary(samples=0))
+    page, export = str(tmp_path / "a.html"), ExportOptions()
+    for idle in (False, True):
+        how = WindowOptions(registry.DEFAULT, page, None, None, export, "pid", verbose=False, quiet=False, idle=idle)
+        WindowWriter(how, Recorded(os.getpid(), "python"), RecordOptions(mode="offcpu")).receive_profile(empty, 1)
+        said = " ".join(capsys.readouterr().err.split())
+        assert "nothing was sampled: no thread waited" in said
+        assert ("--idle" in said) == (not idle)
+        assert "ended" not in said
 
 
 def test_profiler_that_got_no_processor_is_named_as_the_reason_for_no_samples(
