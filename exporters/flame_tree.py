@@ -31,7 +31,7 @@ from pyprof.exporters.display_names import Level, frame_functions, module_name, 
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.analysis.function_costs import PASSED_ON, START_UP, Function, are_application, is_application_file
 from pyprof.model.analysis.line_costs import SourceText
-from pyprof.model.integer_columns import numbered
+from pyprof.model.integer_columns import distinct, numbered
 from pyprof.model.marker_frames import UNSAMPLED
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile
@@ -213,7 +213,7 @@ def make_page_source(profile: Profile, functions: Sequence[Function], options: E
     frame_of = profile.frame.tolist()
     numbered = [[place[at] for at in row if at in place] for row in rows]
     ends = [there and bool(row) and row[-1] in place for there, row in zip(direct, rows, strict=True)]
-    used = np.unique(profile.stack).tolist()
+    used = distinct(profile.stack).tolist()
     found = np.array(rewrite(profile.parent.tolist(), lambda node: numbered[frame_of[node]], chains, used), np.int64)
     found = 2 * found + np.array([*ends, False])[profile.frame]
     order = {file: number for number, file in enumerate(shown)}

@@ -81,6 +81,30 @@ print(during_imports, len(counts) - during_imports)
 """
 
 
+WRITE = """
+import io, sys
+from pyprof.cli.terminal_summary import report
+from pyprof.exporters import registry
+from pyprof.exporters.base import ExportOptions
+from pyprof.model.analysis.idle_waits import without_idle
+from tests.model.test_functions import web_server
+from tests.model.test_idle import CONSUMER, POOL, waits
+def write(name):
+    return registry.find_format(name).write(web_server(), io.BytesIO(), options=ExportOptions())
+steps = {
+    "summary": lambda: report(web_server(), 80, True, False),
+    "flamegraph": lambda: write("flamegraph"),
+    "idle": lambda: without_idle(waits(POOL, CONSUMER, CONSUMER)),
+    "recording": lambda: write(registry.RECORDING),
+}
+assert "numpy.ma" not in sys.modules
+for name, step in steps.items():
+    step()
+    if "numpy.ma" not in sys.modules:
+        print(name)
+"""
+"""A program that prints the steps at the end of a Python recording after which numpy.ma is not loaded."""
+
 LOADED_AT_HANDLER = """
 import _signal, os, sys
 before = set(sys.modules)
@@ -130,6 +154,11 @@ def test_imports_of_urgent_commands_have_no_garbage_collections() -> None:
     during_imports, afterwards = map(int, found.stdout.split())
     assert during_imports == 0
     assert afterwards > 0
+
+
+def test_writing_a_python_recording_does_not_load_numpys_masked_arrays() -> None:
+    done = subprocess.run([sys.executable, "-c", WRITE], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["summary", "flamegraph", "idle", "recording"]
 
 
 @pytest.mark.parametrize("name", ["pyprof_start", "pyprof.__main__"])

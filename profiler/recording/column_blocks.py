@@ -277,8 +277,9 @@ class BlockWriter:
         known = len(self._functions) - len(self._new_functions)
         used, first = np.unique(functions, return_index=True)
         used, first = used[used > known], first[used > known]
-        others = np.setdiff1d(np.arange(known + 1, len(self._functions) + 1), used)
-        old = np.concatenate([np.arange(known + 1), used[np.argsort(first)], others])
+        is_other = np.arange(len(self._functions) + 1) > known
+        is_other[used] = False
+        old = np.concatenate([np.arange(known + 1), used[np.argsort(first)], np.flatnonzero(is_other)])
         self._new_functions = [self._new_functions[at - known - 1] for at in old[known + 1 :].tolist()]
         self._functions.update((row, known + at) for at, row in enumerate(self._new_functions, 1))
         place = np.empty(len(old), np.int64)

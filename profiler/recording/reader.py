@@ -261,7 +261,9 @@ def _by_first_use(frames: tuple[Frame, ...], number: I64) -> tuple[tuple[Frame, 
         number: (nodes,) Number of each node's frame.
     """
     used, first = np.unique(number[1:] - 1, return_index=True)
-    order = np.concatenate([used[np.argsort(first)], np.setdiff1d(np.arange(len(frames)), used)])
+    is_unused = np.ones(len(frames), np.bool_)
+    is_unused[used] = False
+    order = np.concatenate([used[np.argsort(first)], np.flatnonzero(is_unused)])
     place = np.empty(len(frames) + 1, np.int32)
     place[0], place[order + 1] = -1, np.arange(len(frames))
     return tuple(frames[at] for at in order.tolist()), place[number]

@@ -22,6 +22,7 @@ from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import base_name
 from pyprof.model.analysis.function_costs import START_UP
 from pyprof.model.analysis.sample_filter import selected
+from pyprof.model.integer_columns import distinct
 from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.reason_texts import make_note
@@ -308,7 +309,7 @@ def without_idle(profile: Profile) -> Profile:
     if idle.all() and profile.value_types[-1].type != "lock":
         note = make_note("only_idle")
         return replace(profile, summary=replace(profile.summary, notes=(*profile.summary.notes, note)))
-    threads = len(np.unique(profile.thread[idle]))
+    threads = len(distinct(profile.thread[idle]))
     found = selected(profile, ~idle)
     notes = [make_note("idle_hidden", threads=threads, seconds=_seconds(profile, idle))]
     if whole.any():
@@ -373,7 +374,7 @@ def _find_idle_waits(profile: Profile) -> tuple[Mask, Mask]:
     """Return which samples are waits of idle threads, and which of these are of threads that wait for a queue during
     the whole recording, both of shape (n,).
     """
-    leaves = np.unique(profile.stack)
+    leaves = distinct(profile.stack)
     is_lock = profile.value_types[-1].type == "lock"
     kinds, functions = [], []
     for leaf in leaves.tolist():
@@ -410,7 +411,7 @@ def _consumers_waits(profile: Profile, consumer: Mask, chain: npt.NDArray[np.int
     of_consumers = np.flatnonzero(np.isin(profile.thread, profile.thread[consumer]))
     of_consumers = of_consumers[np.lexsort((profile.time_ns[of_consumers], profile.thread[of_consumers]))]
     for rows in np.split(of_consumers, np.flatnonzero(np.diff(profile.thread[of_consumers])) + 1):
-        for each in np.unique(chain[rows[consumer[rows]]]):
+        for each in distinct(chain[rows[consumer[rows]]]):
             waits = np.flatnonzero((chain[rows] == each) & consumer[rows])
             between = chain[rows[waits[0] : waits[-1]]]
             returns[rows[waits]] = np.any((between != each) & (between != 0))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pyprof.errors import UsageError
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.stack_quality import summary_of_part
-from pyprof.model.integer_columns import MAX_SUM, largest_sum
+from pyprof.model.integer_columns import MAX_SUM, distinct, largest_sum
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, ModuleInfo, Profile, Span, ThreadInfo
 from pyprof.model.summary import Summary, summed
@@ -49,7 +49,7 @@ class JoinedTables:
         modules = [self._module(info) for info in profile.modules]
         frames = [self._frame(frame, modules) for frame in profile.frames]
         frame_of = profile.frame.tolist()
-        leaves = np.unique(profile.stack).tolist()
+        leaves = distinct(profile.stack).tolist()
         nodes = rewrite(profile.parent.tolist(), lambda node: (frames[frame_of[node]],), self.tree, leaves)
         threads = np.array([self._thread(info) for info in profile.threads], np.int32)
         return np.array(nodes, np.int32)[profile.stack], threads[profile.thread]

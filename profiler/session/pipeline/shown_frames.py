@@ -209,7 +209,7 @@ def with_frames(
         return () if at is None else (at,)
 
     place = rewrite(parent, function, tree)
-    native = [leaf for leaf in np.unique(profile.stack).tolist() if not interpreted[leaf]]
+    native = [leaf for leaf in distinct(profile.stack).tolist() if not interpreted[leaf]]
     kept = rewrite(parent, lambda node: (frame[node],), tree, native)
     for leaf in native:
         place[leaf] = kept[leaf]
