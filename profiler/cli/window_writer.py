@@ -166,7 +166,8 @@ class WindowWriter:
         if (spent := profile.summary.children).children_s > spent.own_s:
             share = percent(spent.children_s, spent.own_s + spent.children_s)
             return f"{share} of the processor time was its children's, which were not followed: add -s"
-        if profile.summary.late_s > profile.summary.not_sampled_s:
+        is_late = any(note.reason == "too_short_or_late" for note in profile.summary.notes)
+        if is_late or profile.summary.late_s > profile.summary.not_sampled_s:
             return "pyprof got no processor in time: record for longer, by -d, or raise its priority"
         if profile.summary.processor_s and profile.summary.not_sampled_s:
             return (

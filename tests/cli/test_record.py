@@ -19,6 +19,7 @@ from pyprof.cli.window_writer import WindowOptions, WindowWriter
 from pyprof.exporters import registry
 from pyprof.exporters.base import ExportOptions
 from pyprof.lazy_dataclasses import replace
+from pyprof.model.reason_texts import make_note
 from pyprof.model.summary import Summary
 from pyprof.options import RecordOptions
 from pyprof.session.recording import Recorded
@@ -242,6 +243,19 @@ def test_living_target_without_waits_is_not_said_to_have_ended(
         assert "nothing was sampled: no thread waited" in said
         assert ("--idle" in said) == (not idle)
         assert "ended" not in said
+
+
+def test_profiler_that_was_late_for_all_processes_does_not_blame_their_threads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = make_note("too_short_or_late", seconds=6.4, spent_s=6.5, percent=98)
+    empty = Builder().build(summary=Summary(samples=0, processor_s=6.5, not_sampled_s=6.4, notes=(note,)))
+    how = WindowOptions(
+        registry.DEFAULT, str(tmp_path / "a.html"), None, None, ExportOptions(), "", verbose=False, quiet=False
+    )
+    WindowWriter(how, Recorded(os.getpid(), "all", True), RecordOptions()).receive_profile(empty, 1)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "nothing was sampled: pyprof got no processor in time: record for longer" in said
 
 
 def test_profiler_that_got_no_processor_is_named_as_the_reason_for_no_samples(
