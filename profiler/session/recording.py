@@ -326,7 +326,9 @@ class Recording:
         if (sampling := self._kept) is not None:
             sampling.end(urgency)
 
-    def watch(self, left: Callable[[bool], None], leave_s: float = LEAVE_S, times: float = 1) -> None:
+    def watch(
+        self, left: Callable[[bool], None], leave_s: float = LEAVE_S, times: float = 1, is_awaited: bool = True
+    ) -> None:
         """Start a thread that limits how long the recording may take to end after end() is called.
 
         The loop may be blocked in a system call, or read an endless list in the target. Then it is abandoned, and what
@@ -336,14 +338,17 @@ class Recording:
             left: Called when the loop was abandoned, with True if the sink got its window. It must end this process.
             leave_s: Time after which the loop is abandoned, in seconds.
             times: Factor of all times on a slow machine.
+            is_awaited: True if this process has a higher priority from end() on, because a user waits for its end.
         """
         self._sampling.leaves = True
         self._sampling.take_longer(times)
-        threading.Thread(target=self._watch, args=(left, times * leave_s), name="pyprof end", daemon=True).start()
+        ends = left, times * leave_s, is_awaited
+        threading.Thread(target=self._watch, args=ends, name="pyprof end", daemon=True).start()
 
-    def _watch(self, left: Callable[[bool], None], leave_s: float) -> None:
+    def _watch(self, left: Callable[[bool], None], leave_s: float, is_awaited: bool) -> None:
         self._ending.wait()
-        process_priority.raise_priority(os.getpid())
+        if is_awaited:
+            process_priority.raise_priority(os.getpid())
         sampling = self._kept
         if sampling is None:
             return

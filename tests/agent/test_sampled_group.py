@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 from pyprof.collector_control import Stride
 from pyprof.errors import AccessDenied
+from pyprof.fleet.agent.agent import Agent
 from pyprof.fleet.agent.config import parse
+from pyprof.fleet.agent.effort_controller import FIRST_SETTLING
 from pyprof.fleet.agent.process_table import ProcessTable
 from pyprof.fleet.agent.sampled_group import SampledGroup
 from pyprof.fleet.agent.scale_to_processor_time import ProcessTime
 from pyprof.fleet.agent.windows import WindowClock, WindowPart
-from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Profile
 from pyprof.session import recording_factory
 from tests.agent.test_exact_sums import Simulation, sums, window
@@ -87,11 +88,29 @@ def test_recording_that_is_still_opened_is_not_waited_for_at_the_end(monkeypatch
     group.tend()
     assert begun.wait(60)
     group.finish()
-    assert group.running
+    assert group.is_opening
     assert not group.left.is_set()
     enough.set()
     until(lambda: not group.running)
+    assert not group.is_opening
     assert closed == [1]
+
+
+def test_cost_of_opening_the_first_recording_is_not_judged() -> None:
+    """A load of 40 makes that a minute, and a reduction of the effort for it would last for five more."""
+    agent = Agent.__new__(Agent)
+    lane = SimpleNamespace(starts=0, is_opening=True)
+    agent._lanes, agent._starts = [lane], 0  # type: ignore[list-item]
+    agent._budget = mock.Mock(check_budget=lambda: False)
+    agent._on_demand = mock.Mock(under_way=False)
+    agent._table = mock.Mock(one_in=1)
+    for is_opening, starts in ((True, 0), (False, 1)):
+        lane.is_opening, lane.starts = is_opening, starts
+        agent._keep_budget()
+        agent._budget.exclude_cost.assert_called_with(FIRST_SETTLING)
+    agent._budget.exclude_cost.reset_mock()
+    agent._keep_budget()
+    agent._budget.exclude_cost.assert_not_called()
 
 
 class Recorded:
@@ -129,47 +148,98 @@ def test_first_window_begins_before_the_files_of_processes_are_read() -> None:
     assert [note.reason for note in windows[0].summary.notes] == ["window_resumed"]
 
 
-@pytest.mark.parametrize(("left_s", "waits"), [(50, True), (70, False)])
-def test_restart_for_other_processes_waits_for_a_window_that_ends_soon(
-    left_s: float, waits: bool, monkeypatch: pytest.MonkeyPatch
+class Renewed:
+    """A recording of the agent, from a test that draws other processes while its second window is waited for."""
+
+    failure, waits = None, 0
+
+    def __init__(self, name: str, events: list[str], on_wait: Callable[[], None]) -> None:
+        self.running, self.span_ns = True, (0, 0)
+        self._name, self._events, self._on_wait = name, events, on_wait
+
+    def wait(self, seconds: float) -> bool:
+        self.waits += 1
+        self._on_wait()
+        return not self.running
+
+    def windows(self, seconds: float) -> Iterator[Profile]:
+        yield window([1])
+
+    def packed_part(self) -> tuple[()]:
+        return ()
+
+    def watch(self, *_: object, **__: object) -> None:
+        pass
+
+    def start(self) -> None:
+        self._note("begins")
+
+    def end(self) -> None:
+        self._note("ends")
+        self.running = False
+
+    def stop(self) -> Profile:
+        self.running = False
+        return window([1])
+
+    def close(self) -> None:
+        self._note("closed")
+
+    def _note(self, event: str) -> None:
+        self._events.append(f"{self._name} {event}")
+
+
+@pytest.mark.parametrize(("left_s", "waits"), [(50, 2), (70, 1)])
+def test_recording_of_other_processes_is_open_before_the_present_one_ends(
+    left_s: float, waits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = parse('[[rule]]\nname = "*"', "x")
+    """It begins at the end of the window, or at the next checkpoint if that is more than a minute away."""
+    config = parse('[windows]\nevery = "10m"\ndurable = "40s"\n[[rule]]\nname = "*"', "x")
     (sampling,) = config.samplings()
-    whole, delivered, ended = window([1]), list[tuple[Profile, str]](), list[str]()
-
-    class Renewed:
-        """A recording in which another set of processes is drawn in the second window."""
-
-        failure, running, waits = None, True, 0
-
-        def wait(self, seconds: float) -> bool:
-            self.waits += 1
-            if self.waits == 2:
-                group.begin_anew()
-            return not self.running
-
-        def windows(self, seconds: float) -> Iterator[Profile]:
-            yield whole
-
-        def end(self) -> None:
-            ended.append("at once")
-            self.running = False
-
-        def stop(self) -> Profile:
-            ended.append("window")
-            return replace(whole)
-
-    recording: Any = Renewed()
+    delivered, events = list[str](), list[str]()
+    first: Any = Renewed("first", events, lambda: group.begin_anew())
+    second: Any = Renewed("second", events, lambda: second.end() if second.waits > 2 else None)
     clock = SimpleNamespace(left=lambda _: left_s)
     table = ProcessTable(config.rules, -1)
-    took = lambda _, profile, key: delivered.append((profile, key))  # noqa: E731
+    took = lambda _, __, key: delivered.append(key)  # noqa: E731
     group = SampledGroup(sampling, config.values, table, clock, Stride(), took, lambda *_: True, lambda *_: None)  # type: ignore[arg-type]
-    group._clocks, group._recording = None, recording
-    monkeypatch.setattr(group, "_save", lambda *_: None)
-    group._windows(recording)
-    assert ended == (["window"] if waits else ["at once", "window"])
-    assert len(delivered) == (2 if waits else 3)
-    assert delivered[1][1], "the window that ends the recording has its checkpoints"
+    group._clocks, group._recording = None, first
+
+    def open_second(_: object) -> object:
+        events.append("second opened")
+        return second
+
+    monkeypatch.setattr(group, "_open", open_second)
+    assert group._windows(first) is second
+    assert group._recording is second
+    assert first.waits == waits
+    assert events == ["second opened", "first ends", "second begins", "first closed"]
+    assert len(delivered) == 1
+    assert delivered[0], "the window that ends the recording has its checkpoints"
+    assert group._windows(second) is None
+    assert group.starts == 1
+
+
+def test_recording_goes_on_to_the_next_start_if_no_other_can_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, events = parse('[[rule]]\nname = "*"', "x"), list[str]()
+    (sampling,) = config.samplings()
+    first: Any = Renewed("first", events, lambda: group.begin_anew())
+    clock = SimpleNamespace(left=lambda _: 50)
+    table = ProcessTable(config.rules, -1)
+    group = SampledGroup(
+        sampling,
+        config.values,
+        table,
+        clock,
+        Stride(),
+        lambda *_: None,
+        lambda *_: True,
+        lambda *_: None,  # type: ignore[arg-type]
+    )
+    group._clocks, group._recording = None, first
+    monkeypatch.setattr(group, "_open", mock.Mock(side_effect=OSError(errno.EMFILE, "too many")))
+    assert group._windows(first) is None
+    assert (group._recording, group._not_before, events) == (first, 0.0, [])
 
 
 @given(

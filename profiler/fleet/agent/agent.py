@@ -44,6 +44,7 @@ from pyprof.fleet.systemd import Notifier
 from pyprof.fleet.wire.segment_names import default_spool
 from pyprof.model.profile import Profile
 from pyprof.model.untrusted_text import dump_json
+from pyprof.session import process_priority
 
 if TYPE_CHECKING:
     from pyprof.fleet.agent.http_page import HttpPages
@@ -167,6 +168,7 @@ class Agent:
     def end(self) -> None:
         """End all recordings of the agent and stop a running search for processes. Any thread may call this."""
         self._answer_until = self._answer_until or time.monotonic() + _ANSWERED_S
+        process_priority.raise_priority(os.getpid())  # what ends a machine or a service waits for this process
         self._ending = True
         self._wake.set()
         self._table.leave()
@@ -246,9 +248,10 @@ class Agent:
 
     def _keep_budget(self) -> None:
         starts = sum(lane.starts for lane in self._lanes)
-        if starts and not self._starts:
+        is_opening = any(lane.is_opening for lane in self._lanes)
+        if (starts or is_opening) and not self._starts:
             self._budget.exclude_cost(FIRST_SETTLING)
-        elif self._on_demand.under_way or starts != self._starts:  # a recording reads files for the first time
+        elif self._on_demand.under_way or is_opening or starts != self._starts:  # files are read for the first time
             self._budget.exclude_cost()
         self._starts = starts
         if self._budget.check_budget():

@@ -15,7 +15,7 @@ from pyprof.collectors.bpf.process_ends import ProcessEnd
 from pyprof.errors import PyprofError
 from pyprof.fleet.agent.config import Values
 from pyprof.fleet.agent.process_rules import SamplingChoice
-from pyprof.fleet.agent.process_table import ProcessTable, selected
+from pyprof.fleet.agent.process_table import ProcessTable, RuleSelection, selected
 from pyprof.fleet.agent.scale_to_processor_time import ProcessClocks, ProcessTime, summed_times, with_exact_sums
 from pyprof.fleet.agent.windows import WindowClock, WindowPart, extended
 from pyprof.model.profile import Profile
@@ -44,7 +44,7 @@ _LOOK_S = 0.02
 _MAX_GAP_NS = 60_000_000_000
 """Maximum time between two recordings, in nanoseconds, that the first window of the second one includes."""
 _MAX_RENEWAL_DELAY_S = 60.0
-"""Maximum time in seconds for which a restart for other processes waits for the end of the window."""
+"""Maximum time in seconds for which a recording of other processes waits for the end of the window."""
 _READ_BEFORE_S = 0.02
 """Time in seconds before the end of a window at which the processor clocks of processes are read."""
 
@@ -115,6 +115,13 @@ class SampledGroup:
     def running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def is_opening(self) -> bool:
+        """True while a recording attaches to its processes, or is to be replaced soon by one that does. Attaching takes
+        a minute at a load of 40.
+        """
+        return self.running and (self._recording is None or self._renews)
+
     def tend(self) -> None:
         """Start the recording if a process is to be recorded, or add new processes to the running recording."""
         if self.running:
@@ -158,21 +165,29 @@ class SampledGroup:
                 self.when_idle()
                 return
             self._begin_clocks()
-            self._recording = recording_factory.of_selection(selection, self._options, "agent", FLUSH_S, self._stride)
+            recording = self._open(selection)
         except (PyprofError, OSError) as error:  # too many processes or open files, which is temporary
             self._failed(self.sampling, error, "")
             return
-        recording = self._recording
+        self._recording = recording
         if self._is_ending:  # nothing was recorded
             self._recording = None
             recording.close()
             return
-        recording.watch(lambda _: self.left.set())
+        self._start(recording)
+        while (following := self._windows(recording)) is not None:
+            recording = following
+
+    def _open(self, selection: RuleSelection) -> Recording:
+        """Attach a recording to processes. It does not sample yet."""
+        return recording_factory.of_selection(selection, self._options, "agent", FLUSH_S, self._stride)
+
+    def _start(self, recording: Recording) -> None:
+        recording.watch(lambda _: self.left.set(), is_awaited=False)
         recording.on_cut = partial(self._end_window, recording)
         recording.on_part = partial(self._end_part, recording)
         self.starts += 1
         recording.start()
-        self._windows(recording)
 
     def _begin_clocks(self) -> None:
         """Start the sums of processor time for a new recording at the end of the last ones in the spool, so that a
@@ -192,18 +207,29 @@ class SampledGroup:
             self._clocks.begin(processes)
             self._window_ns = self._counted_ns = self._resumed_from_ns = time.monotonic_ns()
 
-    def _windows(self, recording: Recording) -> None:
+    def _windows(self, recording: Recording) -> Recording | None:
+        """Deliver the windows of a recording until it ends.
+
+        Returns:
+            The recording of other processes that has begun when this one ended, None if there is none.
+        """
         window = ""
+        following: Recording | None = None
         try:
             last: Profile | None = None
             while recording.running:
                 ends, window = time.monotonic() + self._clock.left(time.time()), uuid.uuid4().hex
                 self._window_ends_at = ends
                 self._save(recording, ends, window)
-                recording.wait(max(ends - time.monotonic() - _READ_BEFORE_S, 0.0))
+                if not self._is_renewal_urgent:
+                    recording.wait(max(ends - time.monotonic() - _READ_BEFORE_S, 0.0))
+                if self._renews:
+                    following = self._open_following()
                 self._read_clocks()
                 if self._renews:
                     last = None
+                    if following is not None:
+                        self._replace(recording, following)
                     break
                 last = next(recording.windows(max(ends - time.monotonic(), _SOON_S)), None)
                 if last is not None:
@@ -216,6 +242,36 @@ class SampledGroup:
         except BaseException as error:  # noqa: BLE001 - handed to the agent's own thread
             self._note_failure(recording)
             self._failed(self.sampling, error, window)
+        if following is not None:
+            recording.close()
+            self._begin_clocks()
+        return following
+
+    @property
+    def _is_renewal_urgent(self) -> bool:
+        """True if other processes are to be recorded long before the window ends."""
+        return self._renews and self._window_ends_at > time.monotonic() + _MAX_RENEWAL_DELAY_S
+
+    def _open_following(self) -> Recording | None:
+        """Attach a recording to the processes that are to be recorded now, while the present one still samples.
+
+        Returns:
+            The recording, or None if there is no process, or if it failed: then the next call of tend() tries again.
+        """
+        try:
+            selection = selected(lambda: self._table.now_recorded(self.sampling))
+            return self._open(selection) if selection is not None else None
+        except (PyprofError, OSError):
+            return None
+
+    def _replace(self, recording: Recording, following: Recording) -> None:
+        """End a recording and begin the one that follows it. Samples are missing for milliseconds in between."""
+        self._renews = False
+        recording.end()
+        self._recording = following
+        self._start(following)
+        if self._is_ending:
+            following.end()
 
     def _deliver(self, recording: Recording, profile: Profile, window: str) -> None:
         self._took(self.sampling, self._exact(recording, profile), window)
@@ -236,6 +292,8 @@ class SampledGroup:
             if (part := recording.packed_part()) is None:
                 return
             self._keep_part(part, window)
+            if self._is_renewal_urgent:
+                return
 
     def _keep_part(self, part: Sequence[Part], window: str) -> None:
         """Save a checkpoint of the window's new data and of the sums of processor time that the spool does not have
@@ -321,16 +379,14 @@ class SampledGroup:
         return recording.peek() if recording is not None and self.running else None
 
     def begin_anew(self) -> None:
-        """Restart the recording for another set of processes, without waiting; a collector cannot release a running
-        process.
+        """Replace the recording by one of another set of processes, without waiting; a collector cannot release a
+        running process.
 
-        The restart comes at the end of the window, so that none is cut into pieces, but at once if that is far away.
+        The new recording begins at the end of the window, so that none is cut into pieces, but at the next checkpoint
+        if that is far away. It attaches to its processes while the present one still samples.
         """
         self._not_before = 0.0
-        if self._window_ends_at > time.monotonic() + _MAX_RENEWAL_DELAY_S:
-            self.end()
-        else:
-            self._renews = True
+        self._renews = True
 
     def end(self) -> None:
         """End the recording of this group of processes, without waiting for its last window."""
