@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.bpf.process_ends import ProcessEnd
-from pyprof.collectors.linux.process_cpu_times import TICK_NS
+from pyprof.collectors.linux.process_cpu_times import TICK_NS, ProcessTimes
 from pyprof.fleet.agent import ended_processes, spool_query
 from pyprof.fleet.agent.config import parse
 from pyprof.fleet.agent.ended_processes import EndedFacts, EndedProcesses, FactGone, verdict_of
 from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, TargetRule
-from pyprof.fleet.agent.process_table import ProcessTable
+from pyprof.fleet.agent.process_table import ObservedProcess, ProcessTable
 from pyprof.fleet.agent.sampled_group import SampledGroup
 from pyprof.fleet.agent.scale_to_processor_time import ProcessClocks, ProcessTime, with_exact_sums
 from pyprof.fleet.configuration import TimeSpan
@@ -98,7 +98,8 @@ def test_process_that_no_look_found_is_added_once_and_others_get_their_last_read
         other._replace(pid=os.getppid(), start=seen.start, name="date"),
     ]
     group.before_reading()
-    assert added == [(77, "service=convert", False), (os.getppid(), "service=own", True)]
+    parent = os.getppid(), "service=own", True
+    assert added == [(77, "service=convert", False), (78, None, False), parent]
     assert ended.unattributed_ns == 30_000_000
     verdict = table.verdict(77, 5000 * TICK_NS - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + time.monotonic_ns())
     assert verdict.service == "convert"
@@ -145,6 +146,25 @@ def test_short_process_has_all_of_its_time_in_the_window_in_which_it_ended() -> 
     (found,) = clocks.end_window({}, start_ns, start_ns + 10**9)
     assert (found.pid, found.ns, found.name, found.kin) == (77, 30_000_000, "convert", "kin")
     assert clocks.end_window({}, start_ns + 10**9, start_ns + 2 * 10**9) == []
+
+
+@pytest.mark.parametrize(("kin", "in_child", "in_parent"), [("kin", 30, 20), (None, 0, 20)])
+def test_time_of_a_short_process_is_not_in_its_parent_too(kin: str | None, in_child: int, in_parent: int) -> None:
+    """The parent has waited for a process that was reported, and for one of 20 ms that was not."""
+    waited_ms = 0
+    clocks = ProcessClocks(
+        lambda _: 10**9, read_waited=lambda _: ProcessTimes("make", 1, 100, 0, waited_ms * 10**6, 0, 0)
+    )
+    processes = {5: ObservedProcess(0, 100, "make", 0.0, False, NOT_RECORDED)}
+    clocks.begin(processes)
+    start_ns = time.monotonic_ns()
+    ticks = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // TICK_NS
+    clocks.end_window(processes, start_ns - 10**9, start_ns)
+    clocks.add_end(END._replace(start=ticks, at_ns=start_ns + 1_000, parent=5), kin, is_known=False)
+    waited_ms = 50
+    found = {each.pid: each for each in clocks.end_window(processes, start_ns, time.monotonic_ns())}
+    assert (found[77].ns if 77 in found else 0) == in_child * 10**6
+    assert found[5].children_ns == in_parent * 10**6
 
 
 def test_short_processes_beyond_a_number_are_added_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,7 +193,7 @@ class Renewed:
 def test_recording_of_other_processes_is_open_before_the_present_one_ends(
     left_s: float, waits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It begins at the end of the window, or at the next checkpoint if that is more than a minute away."""
+    """The second recording begins at the end of the window, or at a checkpoint if that is more than a minute away."""
     config = parse('[windows]\nevery = "10m"\ndurable = "40s"\n[[rule]]\nname = "*"', "x")
     (sampling,) = config.samplings()
     delivered, events = list[str](), list[str]()

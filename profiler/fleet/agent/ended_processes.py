@@ -131,6 +131,8 @@ class EndedProcesses:
         verdict = self._judged[facts]
         if verdict is None:
             self.unattributed_ns += end.run_ns
+            for group in self._groups:  # the parent that waits for the process must not have its time
+                group.add_end(end, None, False)
         elif verdict.samplings:
             table.add_ended(end.pid, ObservedProcess(0, end.start, end.name, time.monotonic(), False, verdict))
             self._add(end, verdict, is_known=False)

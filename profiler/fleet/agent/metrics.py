@@ -56,7 +56,8 @@ COUNTERS = (
     MetricKind(
         "unattributed_cpu_seconds",
         "counter",
-        "Processor time of short-lived processes whose rule needs facts that ended with them (exe, cmdline, env).",
+        "Processor time of short-lived processes, in no service: their rule needs what ended with them (exe, cmdline, "
+        "env).",
     ),
 )
 GAUGES = (

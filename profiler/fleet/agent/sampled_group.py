@@ -324,7 +324,7 @@ class SampledGroup:
         if self._clocks is not None:
             self._clocks.read_near_end(self._table.matching(self.sampling))
 
-    def add_end(self, end: ProcessEnd, kin: str, is_known: bool) -> None:
+    def add_end(self, end: ProcessEnd, kin: str | None, is_known: bool) -> None:
         """Add the final processor time of an ended process (ProcessClocks.add_end)."""
         if self._clocks is not None:
             self._clocks.add_end(end, kin, is_known)

@@ -113,7 +113,8 @@ class _Clock:
         waited_ns: Time of children that it had waited for at the last window's end, or when it was found.
         unseen_ns: Part of the waited time that no reading of a child explains and no window has got. Negative if the
             parent has not waited for a child that has ended.
-        kin: Labels as one text, of a process that lived too short to be seen, otherwise "".
+        kin: Labels as one text, of a process that lived too short to be seen, otherwise "". None if that process is in
+            no service: it only explains a part of the time that its parent has waited for.
     """
 
     name: str
@@ -123,7 +124,7 @@ class _Clock:
     parent: int = 0
     waited_ns: int = 0
     unseen_ns: int = 0
-    kin: str = ""
+    kin: str | None = ""
 
     def at(self, at_ns: int) -> int:
         """Return the processor time of the process at a moment, interpolated; outside the readings, the first or last
@@ -170,7 +171,7 @@ class ProcessClocks:
         self._part_end_ns = 0
         self._poll_at_ns = 0
         self._window_start_ns = 0
-        self._kin: dict[tuple[str, str], _Clock] = {}
+        self._kin: dict[tuple[str, str | None], _Clock] = {}
         self._lock = threading.Lock()
 
     def begin(self, processes: Mapping[int, ObservedProcess]) -> None:
@@ -193,12 +194,12 @@ class ProcessClocks:
             self._keeps_all, self._part_end_ns = False, 0
             self._read_all(processes)
 
-    def add_end(self, end: ProcessEnd, kin: str, is_known: bool) -> None:
+    def add_end(self, end: ProcessEnd, kin: str | None, is_known: bool) -> None:
         """Add the final processor time of a process.
 
         Args:
             end: The process. Without an earlier reading, all of its time is in the window.
-            kin: See ProcessTime.
+            kin: See ProcessTime. None if no service has the process: then its time must not be in its parent's either.
             is_known: True if a search had found it. Then an earlier window may have its time, unless it began later.
         """
         with self._lock:
@@ -255,7 +256,7 @@ class ProcessClocks:
                 clock.part_ns = clock.at(end_ns)
                 spent_ns = clock.part_ns - before_ns
                 unread_ns = max(end_ns - max(clock.readings[-1].at_ns, since_ns), 0)
-                if spent_ns or unread_ns:
+                if clock.kin is not None and (spent_ns or unread_ns):
                     times.append(ProcessTime(pid, clock.began_ns, clock.name, spent_ns, unread_ns, kin=clock.kin))
                 del clock.readings[_MIN_READINGS:-1]
             self._part_end_ns, self._keeps_all = end_ns, False
@@ -279,7 +280,7 @@ class ProcessClocks:
                 tail_ns = 0 if (pid, start) in waited_for else unread_ns
                 children_ns = max(clock.unseen_ns, 0)
                 clock.unseen_ns -= children_ns
-                if spent_ns or tail_ns or children_ns:
+                if clock.kin is not None and (spent_ns or tail_ns or children_ns):
                     times.append(
                         ProcessTime(pid, clock.began_ns, clock.name, spent_ns, tail_ns, children_ns, clock.kin)
                     )
