@@ -48,9 +48,10 @@ def save_comparison(comparison: Comparison, path: str | PathLike[str], format: s
 def write_json(comparison: Comparison, out: BinaryIO) -> None:
     """Write a comparison of two profiles as one JSON object.
 
-    Amounts are numbers in the unit of the value, divided by `scale`. `doubt` says why nothing is marked as significant;
-    `load`: see Comparison. `detectable` is null if no change can be detected, `before` and `after` of a function are if
-    they are unknown. `samples`, `sampled` and `half_width` of each side: see SamplingBasis.
+    Amounts are numbers in the unit of the value, divided by `scale`. `doubt` says why nothing is marked as significant,
+    `caution` what the test of significance leaves out; `load`: see Comparison. `detectable` is null if no change can be
+    detected, `before` and `after` of a function are if they are unknown. `samples`, `sampled` and `half_width` of each
+    side: see SamplingBasis.
     """
     scale = comparison.scale
     document = {
@@ -61,6 +62,7 @@ def write_json(comparison: Comparison, out: BinaryIO) -> None:
         "drift": comparison.drift,
         "load": comparison.load,
         "doubt": comparison.doubt,
+        "caution": comparison.caution,
         "whole": _amount(comparison.whole),
         "unsampled": _amount(comparison.unsampled),
         "sampling": [_sampling(side) for side in comparison.sides],
@@ -145,6 +147,7 @@ def _changes(comparison: Comparison, functions: list[Function]) -> dict[str, obj
         "factors": [1 / comparison.scale.before, 1 / comparison.scale.after],
         "drift": comparison.drift,
         "doubt": comparison.doubt,
+        "caution": comparison.caution,
     }
     for column in ("own", "total"):
         amounts = [None if row is None else row.own if column == "own" else row.total for row in rows]

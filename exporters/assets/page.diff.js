@@ -155,5 +155,5 @@ function changesText(changes) {
   const sure = changes.own.sure.filter((_, frame) => sureChange(changes, frame)).length;
   const together = Math.abs(changes.drift) >= 0.005 ? `all together ${changes.drift > 0 ? "+" : ""}${(100 * changes.drift).toFixed(1)} %` : "";
   const verdict = changes.doubt || (sure ? `${formatCount(sure, "function")} changed significantly` : "no significant change");
-  return [changes.titles.join(" → "), changes.words, verdict, together].filter(Boolean).join(" · ");
+  return [changes.titles.join(" → "), changes.words, verdict, changes.caution, together].filter(Boolean).join(" · ");
 }

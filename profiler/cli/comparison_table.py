@@ -70,6 +70,8 @@ def table(
     if words := _sampled(found):
         yield from wrapped(words, width, "")
     yield _verdict(found)
+    if found.caution:
+        yield from wrapped(f"{found.caution[0].upper()}{found.caution[1:]}.", width, "")
     if abs(found.drift) >= _SHOWN_DRIFT:
         yield f"All functions together: {100 * found.drift:+.1f} %, as by another machine or load; {SURE}: beside it."
     every = _ordered(found, by)
@@ -208,9 +210,9 @@ def _sensitivity(found: Comparison) -> str:
         return "No function has enough samples to find any change: record longer."
     names = function_names([printable(row.name) for row in named], _NAME)
     parts = [f"{_percentage(row.own.detectable)} of {name}" for row, name in zip(named, names, strict=True)]
+    longer = "4 times as many windows" if found.caution else "recordings 4 times as long"
     return (
-        f"An increase by {', '.join(parts)}, or more, would be found in four of five cases; recordings 4 times as long "
-        "find half of that."
+        f"An increase by {', '.join(parts)}, or more, would be found in four of five cases; {longer} find half of that."
     )
 
 

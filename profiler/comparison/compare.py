@@ -14,9 +14,24 @@ import numpy.typing as npt
 
 from pyprof.comparison.function_matching import Matching, matching
 from pyprof.comparison.result import Amount, Change, Comparison, SampledSide, Scale, sampled_side, scale_of
-from pyprof.comparison.significance import F64, MIN_SAMPLES, Evidence, Judgement, Stacks, Sums, judge, slices_of
+from pyprof.comparison.significance import (
+    F64,
+    MIN_SAMPLES,
+    MIN_SLICES,
+    Evidence,
+    Judgement,
+    Stacks,
+    Sums,
+    WeightedSamples,
+    count_windows,
+    judge,
+    judge_by_samples,
+    sample_counts,
+    slices_of,
+)
 from pyprof.errors import UsageError
 from pyprof.lazy_dataclasses import dataclass, replace
+from pyprof.model.analysis.confidence_interval import squared_weights
 from pyprof.model.analysis.sample_filter import timed
 from pyprof.model.profile import Profile, ValueType
 
@@ -150,18 +165,19 @@ def compare(
     rows = (matched.before, matched.after)
     stacks = [Stacks(profile, each, count) for profile, each in zip(profiles, rows, strict=True)]
     sums = [each.sums(weight) for each, weight in zip(stacks, weights, strict=True)]
-    counts = [each.sums(np.ones(len(weight), np.int64)) for each, weight in zip(stacks, weights, strict=True)]
+    counts = [each.sums(sample_counts(profile)) for each, profile in zip(stacks, profiles, strict=True)]
     load = 1.0
     if normalize is None and scale.way == "time" and drift:
         rates = sums[0].own / scale.before, sums[1].own / scale.after
         load = load_factor(rates, (counts[0].own, counts[1].own))
         load = load if not 1 / (1 + drift) <= load <= 1 + drift else 1.0
         scale = scale if load == 1 else scale_of(before, after, whole, "samples", None)
-    doubt = _too_few(*sides) or _doubt(before, after)
+    caution = _caution(before, after) if all(side.basis for side in sides) else ""
+    doubt = _too_few(*sides) or ("" if caution else _doubt(before, after))
     judged = Judgement(np.zeros(2 * count + 1, np.bool_), np.full(2 * count + 1, np.inf))
     found = no_drift(count)
     if not doubt:
-        judged, found = _judged(profiles, stacks, weights, (sums, counts), scale, (least, drift))
+        judged, found = _judged(profiles, stacks, weights, (sums, counts), scale, (least, drift), bool(caution))
     value_type = after.value_types[columns[1]]
     return Comparison(
         before,
@@ -174,6 +190,7 @@ def compare(
         found.factor - 1,
         load - 1,
         doubt,
+        "" if doubt else caution,
         sides,
         Amount(sides[0].unsampled / scale.before, sides[1].unsampled / scale.after, False),
         matched,
@@ -230,6 +247,17 @@ def _doubt(before: Profile, after: Profile) -> str:
     return ""
 
 
+def _caution(before: Profile, after: Profile) -> str:
+    """Return a text about what the significance test leaves out, "" for the usual test by slices of time."""
+    windows = count_windows(before), count_windows(after)
+    if all(not count or count >= MIN_SLICES for count in windows):
+        return ""
+    return (
+        f"only the chance of sampling is tested: with fewer than {MIN_SLICES} windows a side it is not known how much "
+        "windows differ by themselves"
+    )
+
+
 def _judged(
     profiles: tuple[Profile, Profile],
     stacks: list[Stacks],
@@ -237,6 +265,7 @@ def _judged(
     totals: tuple[list[Sums], list[Sums]],
     scale: Scale,
     limits: tuple[float, float],
+    by_samples: bool,
 ) -> tuple[Judgement, Drift]:
     """Test which changes between two profiles are significant: the own and the total cost of each function, and the sum
     of all samples.
@@ -248,6 +277,7 @@ def _judged(
         totals: Costs and sample counts of each side.
         scale: Divisors of costs.
         limits: Minimum change and maximum drift.
+        by_samples: True if only the chance of sampling is tested.
     """
     sums, counts = totals
     size = len(sums[0].own)
@@ -261,17 +291,39 @@ def _judged(
         np.concatenate([each, np.full(len(wanted) + 1, whole)])
         for each, whole in zip(drift.beside(), (drift.factor, drift.error), strict=True)
     )
-    evidence = []
+    evidence, weighted = [], []
     for at, units in enumerate((scale.before * np.ones_like(factor), scale.after * factor)):
+        samples = np.concatenate(
+            [counts[at].own[wanted], counts[at].total[wanted], [sample_counts(profiles[at]).sum()]]
+        )
+        if by_samples:
+            weighted.append(_weighted(profiles[at], stacks[at], weights[at], sums[at], wanted, samples, units))
+            continue
         found = stacks[at].sliced(weights[at], slices_of(profiles[at]), wanted)
         values = np.concatenate([found.own, found.total, found.whole[:, None]], axis=1)
-        samples = np.concatenate([counts[at].own[wanted], counts[at].total[wanted], [len(weights[at])]])
         evidence.append(Evidence(values, samples, found.whole, units, scale.way))
-    judged = judge(evidence[0], evidence[1], limits[0], error)
+    judged = judge_by_samples(*weighted, limits[0], error) if by_samples else judge(*evidence, limits[0], error)
     place = np.concatenate([wanted, size + wanted, [2 * size]])
     sure, detectable = np.zeros(2 * size + 1, np.bool_), np.full(2 * size + 1, np.inf)
     sure[place], detectable[place] = judged.significant, judged.detectable
     return Judgement(sure, detectable), drift
+
+
+def _weighted(
+    profile: Profile,
+    stacks: Stacks,
+    weights: npt.NDArray[np.int64],
+    sums: Sums,
+    wanted: npt.NDArray[np.int64],
+    samples: F64,
+    units: F64,
+) -> WeightedSamples:
+    """Return the costs of the wanted functions of a profile with the weights of their samples."""
+    each = squared_weights(profile.values[:, 0], weights)
+    squares, whole = stacks.sums(each), float(weights.sum())
+    values = np.concatenate([sums.own[wanted], sums.total[wanted], [whole]])
+    squared = np.concatenate([squares.own[wanted], squares.total[wanted], [each.sum()]])
+    return WeightedSamples(values, squared, samples, whole, float(each.sum()), units)
 
 
 def _changes(matched: Matching, sums: list[Sums], scale: Scale, judged: Judgement) -> tuple[Change, ...]:

@@ -241,6 +241,7 @@ class Comparison:
             it.
         load: Like drift, for a larger change of the time per second. Shares are compared then. Else 0.
         doubt: Why nothing is marked as significant, "" if significance was tested.
+        caution: What the test of significance leaves out, "" if nothing.
         sides: What is sampled of both profiles. `before` and `after` have the sampled functions' estimated costs.
         unsampled: Costs that no function has, because there is no sample of their service.
         matching: The functions of each frame.
@@ -256,6 +257,7 @@ class Comparison:
     drift: float
     load: float
     doubt: str
+    caution: str
     sides: tuple[SampledSide, SampledSide] = field(repr=False)
     unsampled: Amount
     matching: Matching = field(repr=False)

@@ -11,6 +11,10 @@ one-sided.
   all functions of a slice at once (Westfall and Young, Resampling-Based Multiple Testing, 1993). It is widened like
   Student's t, because the standard error comes from few slices.
 * A function that is busy in only a few slices is not tested: it may be in only one of the recordings by chance.
+
+A profile of the agent's windows has one time for each window, and so windows in place of slices. A few windows do not
+show how much windows differ. The totals of windows are exact, so the chance of sampling alone decides then: the error
+of a function's share by the weights of its samples (judge_by_samples).
 """
 
 from __future__ import annotations
@@ -61,6 +65,21 @@ class SlicedSums:
     whole: F64
 
 
+_OF_WINDOWS = frozenset({"read_from_segments", "read_from_windows"})
+"""Notes of profiles that the agent's windows are read into."""
+
+
+def count_windows(profile: Profile) -> int:
+    """Return the number of windows that a profile was read from, 0 if it is not one of windows."""
+    is_of_windows = any(note.reason in _OF_WINDOWS for note in profile.summary.notes)
+    return len(np.unique(profile.time_ns)) if is_of_windows else 0
+
+
+def sample_counts(profile: Profile) -> I64:
+    """Return the (n,) number of samples behind each row of a profile. Rows of windows have several."""
+    return profile.values[:, 0] if count_windows(profile) else np.ones(len(profile.values), np.int64)
+
+
 class Stacks:
     """The stack tree of a profile, indexed so that the cost of each function can be summed over any samples.
 
@@ -105,7 +124,10 @@ class Stacks:
             wanted: (w,) Functions.
         """
         profile = self._profile
-        at = np.clip(recorded_until(profile) * slices // max(profile.recorded_ns, 1), 0, slices - 1)
+        if windows := count_windows(profile):
+            at = np.unique(profile.time_ns, return_inverse=True)[1] * slices // windows
+        else:
+            at = np.clip(recorded_until(profile) * slices // max(profile.recorded_ns, 1), 0, slices - 1)
         order = np.argsort(at, kind="stable")
         ends = np.searchsorted(at[order], np.arange(slices + 1))
         own, total = np.zeros((slices, len(wanted))), np.zeros((slices, len(wanted)))
@@ -121,7 +143,7 @@ def _summed(at: I64, values: npt.NDArray[np.generic], length: int) -> F64:
 
 def slices_of(profile: Profile) -> int:
     """Return the number of time slices for a profile, 0 if it is too short."""
-    count = min(SLICES, profile.recorded_ns // _MIN_NS) // MERGED * MERGED
+    count = min(SLICES, count_windows(profile) or profile.recorded_ns // _MIN_NS) // MERGED * MERGED
     return count if count >= MIN_SLICES else 0
 
 
@@ -255,13 +277,65 @@ def judge(before: Evidence, after: Evidence, least: float, unsure: F64) -> Judge
     """
     error = np.hypot(_standard_error(before, after), unsure * np.maximum(before.rate, after.rate))
     judged = _judged(before, after) & (error > 0)
-    change = np.abs(after.rate - before.rate)
-    anywhere, one_way = _reach(before, after, judged)
-    nothing = least * np.maximum(before.rate, after.rate)
-    found: Mask = judged & (change > np.maximum(anywhere * error, one_way * error + nothing))
-    judged &= before.rate > 0
-    part = error / np.sqrt(np.where(judged, before.rate * (before.rate + after.rate) / 2, 1))
-    return Judgement(found, np.where(judged, _detectable(part, (anywhere, one_way), least), np.inf))
+    return _judgement((before.rate, after.rate), error, judged, _reach(before, after, judged), least)
+
+
+def _judgement(rates: tuple[F64, F64], error: F64, judged: Mask, reach: tuple[float, float], least: float) -> Judgement:
+    """Return which of the judged changes exceed both thresholds of _reach()."""
+    before, after = rates
+    change, nothing = np.abs(after - before), least * np.maximum(before, after)
+    found: Mask = judged & (change > np.maximum(reach[0] * error, reach[1] * error + nothing))
+    is_known = judged & (before > 0)
+    part = error / np.sqrt(np.where(is_known, before * (before + after) / 2, 1))
+    return Judgement(found, np.where(is_known, _detectable(part, reach, least), np.inf))
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedSamples:
+    """The costs of one of two compared profiles whose total is exact, one column for each tested cost.
+
+    Attributes:
+        values: (columns,) Costs.
+        squares: (columns,) Sums of the squared weights of samples (squared_weights()).
+        samples: (columns,) Number of samples.
+        whole: Cost of all samples.
+        whole_squares: Sum of the squared weights of all samples.
+        units: (columns,) Divisors of the costs.
+    """
+
+    values: F64
+    squares: F64
+    samples: F64
+    whole: float
+    whole_squares: float
+    units: F64
+
+    @property
+    def rate(self) -> F64:
+        found: F64 = self.values / self.units
+        return found
+
+    def variance(self, rate: F64) -> F64:
+        """Return the variance of each cost rate: the larger of its estimate and of that for another, expected rate."""
+        share = self.values / self.whole
+        expected = np.minimum(rate * self.units / self.whole, 1)
+        own = (1 - share) ** 2 * self.squares + share**2 * (self.whole_squares - self.squares)
+        found: F64 = np.maximum(own, self.whole_squares * expected * (1 - expected)) / self.units**2
+        return found
+
+
+def judge_by_samples(before: WeightedSamples, after: WeightedSamples, least: float, unsure: F64) -> Judgement:
+    """Test whether each cost has changed by more than the chance of sampling. The arguments are those of judge()."""
+    from statistics import NormalDist
+
+    judged = before.samples + after.samples >= MIN_SAMPLES
+    expected = (before.rate + after.rate) / 2
+    variance = before.variance(expected) + after.variance(expected)
+    error = np.sqrt(variance + (unsure * np.maximum(before.rate, after.rate)) ** 2)
+    judged &= error > 0
+    tests = max(int(judged.sum()), 1)
+    reach = NormalDist().inv_cdf(1 - ODDS / (2 * tests)), NormalDist().inv_cdf(1 - ODDS / tests)
+    return _judgement((before.rate, after.rate), error, judged, reach, least)
 
 
 def _detectable(part: F64, reach: tuple[float, float], least: float) -> F64:

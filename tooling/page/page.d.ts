@@ -88,6 +88,7 @@ interface Changes {
   factors: number[];
   drift: number;
   doubt: string;
+  caution: string;
   own: Amounts;
   total: Amounts;
 }
