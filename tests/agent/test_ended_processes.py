@@ -22,7 +22,7 @@ from pyprof.fleet.agent.ended_processes import EndedFacts, EndedProcesses, FactG
 from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, TargetRule
 from pyprof.fleet.agent.process_table import ObservedProcess, ProcessTable
 from pyprof.fleet.agent.sampled_group import SampledGroup
-from pyprof.fleet.agent.scale_to_processor_time import ProcessClocks, ProcessTime, with_exact_sums
+from pyprof.fleet.agent.scale_to_processor_time import ProcessClocks, ProcessTime, summed_times, with_exact_sums
 from pyprof.fleet.configuration import TimeSpan
 from pyprof.lazy_dataclasses import replace
 from tests.agent.test_exact_sums import sums, window
@@ -165,6 +165,35 @@ def test_time_of_a_short_process_is_not_in_its_parent_too(kin: str | None, in_ch
     found = {each.pid: each for each in clocks.end_window(processes, start_ns, time.monotonic_ns())}
     assert (found[77].ns if 77 in found else 0) == in_child * 10**6
     assert found[5].children_ns == in_parent * 10**6
+
+
+@pytest.mark.parametrize("parent", [5, 4, 6])
+def test_time_of_a_process_is_not_in_the_one_that_waits_for_it_later(parent: int) -> None:
+    """Its parent (5) has not waited for any process before. If the parent (4) is gone, the report names the present
+    one, or process 1 waits.
+    """
+    reaper, own_ms, waited_ms = 5 if parent == 5 else 1, {5: 1000, 1: 1000, 77: 10}, 0
+
+    def read_waited(pid: int) -> ProcessTimes:
+        waited_ns = waited_ms * 10**6 if pid == reaper else 0
+        return ProcessTimes("p", parent if pid == 77 else 0, 100, 0, waited_ns, 0, 0)
+
+    clocks = ProcessClocks(lambda pid: own_ms[pid] * 10**6, read_waited=read_waited)
+    processes = {pid: ObservedProcess(0, 100, "p", 0.0, False, NOT_RECORDED) for pid in (5, 1, 77)}
+    clocks.begin(processes)
+    ends_ns = [time.monotonic_ns()]
+    times = list[ProcessTime]()
+    own_ms[77] = 3000
+    for waited_ms in (0, 3000, 3020):
+        if not waited_ms:
+            clocks.read_near_end(processes)
+            del processes[77]
+            if parent == 6:
+                clocks.add_end(END._replace(start=100, parent=1, run_ns=3 * 10**9), "", is_known=True)
+        ends_ns.append(time.monotonic_ns())
+        times += clocks.end_window(processes, *ends_ns[-2:])
+    found = summed_times(times)
+    assert {each.pid: each.children_ns // 10**6 for each in found if each.children_ns} == {reaper: 20}
 
 
 def test_short_processes_beyond_a_number_are_added_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,8 @@ class _Reading(NamedTuple):
 
 _MAX_CLOCKS = 20_000
 """Number of processes in a window above which processes that live too short to be seen have a clock for each name."""
+_INIT = 1
+"""Pid of the process that waits for those whose parent has ended, if no report names another one."""
 _MAX_GENERATIONS = 16
 """Maximum number of ended parents between a process and the one that has waited for them."""
 _MAX_DRIFT_NS = 1_000_000_000
@@ -205,6 +207,7 @@ class ProcessClocks:
         with self._lock:
             clock = self._clocks.get((end.pid, end.start))
             if clock is not None:
+                clock.parent = end.parent  # another one than at the start if that has ended
                 if end.run_ns >= clock.readings[-1].ns:
                     clock.readings.append(_Reading(end.at_ns, end.run_ns))
                 return
@@ -313,10 +316,11 @@ class ProcessClocks:
             parent = clock.parent
             for _ in range(_MAX_GENERATIONS):
                 parent = ended[parent].parent if parent in ended else parent
-            above = running.get(parent)
-            if above is not None and above.waited_ns:
+            above = running.get(parent) or running.get(_INIT)
+            if above is not None:
                 above.unseen_ns += clock.unseen_ns - clock.readings[-1].ns - clock.waited_ns
-                waited_for.add((pid, start))
+                if above.waited_ns:
+                    waited_for.add((pid, start))
         return waited_for
 
     def _read_all(self, processes: Mapping[int, ObservedProcess]) -> None:
