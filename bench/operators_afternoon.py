@@ -39,7 +39,7 @@ from bench.busy_agent import busy_loops
 from pyprof.collectors.linux.child_processes import find_descendants
 from pyprof.lazy_dataclasses import dataclass, field
 
-IGNORED = frozenset({"budget_exceeded", "clock_differs", "processes_left_out"})
+IGNORED = frozenset({"budget_exceeded", "clock_differs", "few_samples", "processes_left_out", "window_gap"})
 """Conditions that may hold when the next part of the afternoon begins."""
 _WELL_S = 400
 
