@@ -43,14 +43,15 @@ def recorded(
         return callers, record(process.pid, output, *options, until=until)
 
 
-PARENTS = [("greenlets.py", python) for python in LAYOUTS] + [
-    ("gevents.py", python) for python in LAYOUTS[:: len(LAYOUTS) - 1]
-]
-"""Programs and interpreters: each layout with plain greenlets, the first and the last with the loop of gevent."""
-PARENTS_BY = [(*each, collector) for each, collector in pairs(PARENTS, COLLECTORS)]
+BY_LAYOUT = [(python, "gevents.py" if python is LAYOUTS[-1] else "greenlets.py") for python in LAYOUTS]
+PARENTS = [(program, python, collector) for (python, program), collector in pairs(BY_LAYOUT, COLLECTORS)]
+"""Programs, interpreters and collectors: plain greenlets with the older layouts, the loop of gevent with the newest.
+
+The kernel program reads each layout in tests/bpf/test_on_cores.py.
+"""
 
 
-@pytest.mark.parametrize(("program", "python", "collector"), PARENTS_BY, ids=name_of)
+@pytest.mark.parametrize(("program", "python", "collector"), PARENTS, ids=name_of)
 def test_parents_of_greenlets_stand_outside_them(python: Python, program: str, collector: str, tmp_path: Path) -> None:
     output = tmp_path / "out.collapsed"
 

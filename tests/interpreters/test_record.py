@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.interpreters.known_calls import record_calls
-from tests.interpreters.pythons import EACH, HERE, Python, running
+from tests.interpreters.pythons import HERE, KINDS, Python, running
 from tests.interpreters.runs import count, record, stacks
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
 
-@EACH
+@KINDS
 def test_every_sample_is_merged_and_no_stack_is_impossible(python: Python, tmp_path: Path) -> None:
     summary, total, partly = record_calls(python, tmp_path)
     assert partly <= total // 200, summary["errors"]
