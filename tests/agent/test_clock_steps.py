@@ -1,120 +1,18 @@
-"""Tests of steps of the wall clock during recording: each second is in one window, and the agent reports the step."""
+"""Tests of steps of the wall clock: the agent reports each once, and counts no time without a window for it.
+
+tests/server/test_agent_clock_steps.py has a running agent.
+"""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
-from itertools import pairwise
-from pathlib import Path
-
 import pytest
 
-from pyprof.fleet.agent import spool_query
 from pyprof.fleet.agent.health import EVENT_S, MIN_INTERVAL_S
 from pyprof.fleet.agent.windows import ClockSteps, UnrecordedTime, count_processes
-from pyprof.fleet.configuration import TimeSpan
-from tests.agent.push.receivers import Said, receiver
-from tests.agent.test_agent_live import BUSY
 from tests.agent.test_conditions import Clocked
 from tests.exporters.profiles import golden
-from tests.support import missing
-
-pytestmark = [pytest.mark.live, pytest.mark.system]
-
-HOUR_NS = 3600 * 10**9
-CONFIG = """
-[windows]
-every = "1s"
-[budget]
-cpu = 100
-[[rule]]
-cmdline = "WORD"
-service = "stepped"
-[[push]]
-name = "server"
-type = "pyprof"
-url = "URL"
-"""
 
 SECOND_NS = 10**9
-
-
-def library() -> str:
-    """Return the path of libfaketime, which sets the wall clock of one process from a file."""
-    found = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
-    if found is None:
-        missing("libfaketime: apt-get install libfaketime")
-    return str(found)
-
-
-def lines(log: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-
-
-def wait_for_windows(log: Path, agent: subprocess.Popen[bytes], more: int) -> None:
-    count = sum(line["event"] == "window" for line in lines(log)) + more
-    while sum(line["event"] == "window" for line in lines(log)) < count:
-        assert agent.poll() is None, log.read_text()
-        time.sleep(0.1)
-
-
-def recorded(spool: Path) -> list[tuple[int, int]]:
-    """Return start and length of each window in nanoseconds, in the order in which they were written."""
-    names = spool_query.segments(str(spool), TimeSpan(0, 1 << 62))
-    ordered = sorted(names, key=lambda name: (spool / name.path).stat().st_mtime_ns)
-    profiles = [spool_query.profile_of(str(spool), [name], "cpu", "all") for name in ordered]
-    return [(profile.start_ns, profile.duration_ns) for profile in profiles]
-
-
-def test_clock_that_is_set_by_an_hour_loses_and_doubles_no_second(tmp_path: Path) -> None:
-    """Step the clock forward and back within windows.
-
-    The receiver's clock does not change, and the agent reports the offset.
-    """
-    word, log, spool, offset = f"agent-steps-{os.getpid()}", tmp_path / "log", tmp_path / "spool", tmp_path / "offset"
-    faked = {"LD_PRELOAD": library(), "FAKETIME_TIMESTAMP_FILE": str(offset), "FAKETIME_CACHE_DURATION": "1"}
-    target = subprocess.Popen([sys.executable, "-c", BUSY, word], stdout=subprocess.DEVNULL)
-    environment = {**os.environ, **faked, "FAKETIME_DONT_FAKE_MONOTONIC": "1", "NO_FAKE_STAT": "1"}
-    offset.write_text("+0\n")
-    with receiver(lambda _: Said()) as server, log.open("wb") as out:
-        config = tmp_path / "agent.toml"
-        config.write_text(CONFIG.replace("WORD", word).replace("URL", server.url))
-        command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--spool", str(spool)]
-        agent = subprocess.Popen([*command, "--log", "json"], stderr=out, env=environment)
-        try:
-            for step in ("+1h\n", "-1h\n"):
-                wait_for_windows(log, agent, 2)
-                part = offset.with_suffix(".part")
-                part.write_text(step)
-                part.replace(offset)
-            wait_for_windows(log, agent, 3)
-            while len(server.asked) < 6 or "clock_differs" not in log.read_text():
-                time.sleep(0.1)
-            agent.send_signal(signal.SIGTERM)
-            assert agent.wait(60) == 0
-        finally:
-            for process in (agent, target):
-                process.kill()
-                process.wait()
-    steps = [line["seconds"] for line in lines(log) if line["event"] == "clock was set"]
-    assert [round(float(str(step)) / 3600) for step in steps] == [1, -2]
-    windows = recorded(spool)
-    assert all(length > 0 for _, length in windows)
-    gaps = [later - (start + length) for (start, length), (later, _) in pairwise(windows)]
-    hours = [round(gap / HOUR_NS) for gap in gaps]
-    assert [hour for hour in hours if hour] == [1, -2]
-    assert all(abs(gap - hour * HOUR_NS) < HOUR_NS // 1000 for gap, hour in zip(gaps, hours, strict=True)), gaps
-    assert all(gap == 0 for gap, hour in zip(gaps, hours, strict=True) if not hour)
-    sent = [asked.path for asked in server.asked]
-    assert len(set(sent)) == len(sent)
-    assert not list((spool / "refused").rglob("*.pb.gz"))
-    differing = [line for line in lines(log) if line.get("reason") == "clock_differs" and line["event"] == "degraded"]
-    ahead = [int(str(line["ahead_seconds"])) for line in differing]
-    assert all(abs(abs(seconds) - 3600) < 600 for seconds in ahead), ahead
 
 
 @pytest.mark.parametrize("step_s", [1800.0, -5400.0, 0.2])

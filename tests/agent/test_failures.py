@@ -24,7 +24,6 @@ from pyprof.fleet.configuration import TimeSpan
 from tests.agent import unit_filter
 from tests.agent.push.receivers import Said, receiver
 from tests.agent.test_agent_live import BUSY, CLOCKED, processor_ns
-from tests.agent.test_clock_steps import lines
 from tests.server.serving import free_port
 from tests.small_disk import only_root
 from tests.support import need
@@ -48,6 +47,10 @@ name = "fleet"
 type = "pyprof"
 url = "URL"
 """
+
+
+def lines(log: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
 
 
 class Agent:

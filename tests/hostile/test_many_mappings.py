@@ -12,7 +12,7 @@ import pyprof
 from pyprof.model.profile import Profile
 from tests.cli.support import BUSY, PYPROF, python
 from tests.live.support.recording import running
-from tests.support import PROGRAMS, build
+from tests.support import PROGRAMS, build, pairs
 
 pytestmark = [pytest.mark.live, pytest.mark.fuzz, pytest.mark.system]
 
@@ -27,8 +27,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(PROGRAMS / "c_many_mappings.c", tmp_path_factory.mktemp("mappings") / "c_many_mappings", "-O1")
 
 
-@pytest.mark.parametrize("making", [[], ["anew"]], ids=["stay", "anew"])
-@pytest.mark.parametrize("collector", ["auto", "ptrace"])
+@pytest.mark.parametrize(("making", "collector"), pairs([[], ["anew"]], ["auto", "ptrace"]))
 def test_it_is_recorded(program: Path, making: list[str], collector: str, tmp_path: Path) -> None:
     out = tmp_path / "a.collapsed"
     with running(program, *making) as target:
@@ -42,7 +41,7 @@ def test_it_is_recorded(program: Path, making: list[str], collector: str, tmp_pa
     assert "main" in out.read_text()
 
 
-@pytest.mark.parametrize("collector", ["auto", "perf", "ptrace"])
+@pytest.mark.parametrize("collector", ["auto", "ptrace"])
 def test_process_with_64000_mappings_leaves_others_whole(collector: str, tmp_path: Path) -> None:
     crowded = build(PROGRAMS / "c_many_mappings.c", tmp_path / "crowded", "-O1", "-DMANY=32000")
     with running(crowded) as hostile, python(BUSY) as harmless:

@@ -42,11 +42,12 @@ def test_thread_that_has_given_the_lock_away_is_not_its_holder(python: Python, t
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         record(process.pid, everything, until=lambda found: min(burned(found)) > 0)
-        record(process.pid, holders, "--gil", until=lambda found: burned(found)[0] > 10)
+        summary = record(process.pid, holders, "--gil", until=lambda found: burned(found)[0] > 10)
     assert min(burned(stacks(everything))) > 0
     with_lock, without = burned(stacks(holders))
     assert with_lock > 10
     assert without == 0
+    assert any("held the GIL" in note["text"] for note in summary["notes"])
 
 
 def test_gil_where_there_is_no_cpython_keeps_nothing_and_says_so(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.interpreters.known_calls import record_calls
 from tests.interpreters.pythons import HERE, KINDS, Python, running
-from tests.interpreters.runs import count, record, stacks
+from tests.interpreters.runs import record, stacks
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 
@@ -30,18 +30,6 @@ def test_native_none_leaves_python_frames_only(tmp_path: Path) -> None:
     assert len(whole) > 0.9 * len(found)
     for frames in whole:
         assert all(frame.endswith(".py)") for frame in frames), frames
-
-
-def test_gil_keeps_one_thread_at_a_time(tmp_path: Path) -> None:
-    everything, holders = tmp_path / "all.collapsed", tmp_path / "gil.collapsed"
-    with running(HERE, "calls.py", "3") as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        record(process.pid, everything, "-i")
-        summary = record(process.pid, holders, "-i", "--gil")
-    whole, held = (count(stacks(path)) for path in (everything, holders))
-    assert 0 < held < whole / 2, "four threads, one of which holds the GIL"
-    assert any("held the GIL" in note["text"] for note in summary["notes"])
 
 
 def test_threads_carry_the_names_that_python_gave_them(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """A test of an agent that pushes while its wall clock is set: the server has each second in exactly one window.
 
+The agent reports each step, and that its clock differs from the server's.
+
 libfaketime also shifts the processor clocks of the target; the sums must be exact.
 """
 
@@ -20,13 +22,43 @@ from pyprof.fleet.agent.spool import SpoolSegment
 from pyprof.fleet.configuration import TimeSpan
 from pyprof.fleet.wire.segment_names import SegmentName
 from tests.agent.test_agent_live import CLOCKED, processor_ns
-from tests.agent.test_clock_steps import CONFIG, HOUR_NS, library, lines, wait_for_windows
+from tests.agent.test_failures import lines
 from tests.server.serving import served
+from tests.support import missing
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
+HOUR_NS = 3600 * 10**9
+CONFIG = """
+[windows]
+every = "1s"
+[budget]
+cpu = 100
+[[rule]]
+cmdline = "WORD"
+service = "stepped"
+[[push]]
+name = "server"
+type = "pyprof"
+url = "URL"
+"""
 STEPS = ("+1h", "+0", "-1h")
 """Offsets of the agent's clock one after another: steps of +1 h, -1 h and -1 h."""
+
+
+def library() -> str:
+    """Return the path of libfaketime, which sets the wall clock of one process from a file."""
+    found = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+    if found is None:
+        missing("libfaketime: apt-get install libfaketime")
+    return str(found)
+
+
+def wait_for_windows(log: Path, agent: subprocess.Popen[bytes], more: int) -> None:
+    count = sum(line["event"] == "window" for line in lines(log)) + more
+    while sum(line["event"] == "window" for line in lines(log)) < count:
+        assert agent.poll() is None, log.read_text()
+        time.sleep(0.1)
 
 
 def test_server_has_each_second_once_when_the_agents_clock_is_set_by_an_hour(tmp_path: Path) -> None:
@@ -48,6 +80,8 @@ def test_server_has_each_second_once_when_the_agents_clock_is_set_by_an_hour(tmp
                 part.write_text(f"{step}\n")
                 part.replace(offset)
             wait_for_windows(log, agent, 3)
+            while "clock_differs" not in log.read_text():
+                time.sleep(0.1)
             agent.send_signal(signal.SIGTERM)
             assert agent.wait(60) == 0
             written = [each for each in spool.rglob("*.pb.gz") if each.relative_to(spool).parts[0][0] == "2"]
@@ -63,6 +97,10 @@ def test_server_has_each_second_once_when_the_agents_clock_is_set_by_an_hour(tmp
                 process.wait()
     steps = [line["seconds"] for line in lines(log) if line["event"] == "clock was set"]
     assert [round(float(str(step)) / 3600) for step in steps] == [1, -1, -1], "each step is one line"
+    differing = [line for line in lines(log) if line.get("reason") == "clock_differs" and line["event"] == "degraded"]
+    ahead = [int(str(line["ahead_seconds"])) for line in differing]
+    assert all(abs(abs(seconds) - 3600) < 600 for seconds in ahead), ahead
+    assert not list((spool / "refused").rglob("*.pb.gz"))
     root = str(data / "segments" / "default")
     names = spool_query.segments(root, TimeSpan(0, 1 << 62))
     assert {name.path for name in names} == {str(each.relative_to(spool)) for each in written}
@@ -70,6 +108,7 @@ def test_server_has_each_second_once_when_the_agents_clock_is_set_by_an_hour(tmp
     real = sorted(real_span(profile.start_ns, profile.duration_ns) for profile in windows)
     gaps = [later - end for (_, end), (later, _) in pairwise(real)]
     assert all(abs(gap) < 20_000_000 for gap in gaps), gaps
+    assert sum(gap != 0 for gap in gaps) <= len(STEPS), "only a step leaves a gap"
     ran_ns = processor_ns(clock, real[0][0], real[-1][1])
     total = sum(profile.total for profile in windows)
     assert abs(total / ran_ns - 1) < 0.02
