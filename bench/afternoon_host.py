@@ -26,9 +26,9 @@ from pyprof.fleet import systemd as agent_unit
 from pyprof.fleet import systemd as server_unit
 from pyprof.lazy_dataclasses import dataclass, field
 from tests.agent import unit_filter
-from tests.agent.test_clock_steps import library
 from tests.server.cluster import CONFIG as STORE_CONFIG
 from tests.server.cluster import SHARD, USERS
+from tests.server.test_agent_clock_steps import library
 
 SERVICES = ("web", "batch", "node", "perl", "native")
 AGENT_ADDRESS, SERVER_ADDRESS, SERVER_PORT, AGENT_PORT = "10.57.0.1", "10.57.0.2", 4242, 9857

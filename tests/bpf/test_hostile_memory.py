@@ -16,6 +16,7 @@ from pyprof.collectors.bpf.ring_buffer_records import Flag, LossReason
 from pyprof.interpreters.cpython.bpf_frame_rows import MAX_ROWS
 from tests.bpf.made_memory import ENTRY, FREE, HEAP, HEAP_BYTES, MARK, MINORS, STACK, STACK_BYTES, MadeProcess
 from tests.bpf.user_space import MOST_RUN_NS, RED_ZONE, Ran, counted
+from tests.support import pairs
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.system]
 
@@ -242,8 +243,7 @@ def living(process: MadeProcess, at: int) -> None:
 
 
 @SEEKING
-@pytest.mark.parametrize("apart", [0x58, 0x400, 0x2000])
-@pytest.mark.parametrize("count", [1, 3, 700])
+@pytest.mark.parametrize(("apart", "count"), pairs([0x58, 0x400, 0x2000], [1, 3, 700]))
 def test_search_for_what_waits_ends_on_a_stack_of_marks_and_frames_in_circles(
     minor: int, apart: int, count: int
 ) -> None:

@@ -84,11 +84,10 @@ while time.time() < end:
 """
 
 
-@pytest.mark.parametrize("mode", ["cpu", "wall"])
-def test_native_command_is_never_stopped_and_nothing_of_ours_is_in_its_profile(mode: str, tmp_path: Path) -> None:
+def test_native_command_is_never_stopped_and_nothing_of_ours_is_in_its_profile(tmp_path: Path) -> None:
     need("perl")
     with python(STRANGER):
-        found = record(tmp_path, "--mode", mode, "--", "perl", "-e", BUSY_PERL)
+        found = record(tmp_path, "--", "perl", "-e", BUSY_PERL)
     assert found.count("perl") > 10
     assert found.summary["threads"] == 1
     assert found.summary["stops"]["count"] == 0
@@ -97,10 +96,9 @@ def test_native_command_is_never_stopped_and_nothing_of_ours_is_in_its_profile(m
     assert not any("python" in module for module in found.modules), found.modules
 
 
-@pytest.mark.parametrize("mode", ["cpu", "wall"])
-def test_shell_that_executes_python_has_its_python_frames(mode: str, tmp_path: Path) -> None:
+def test_shell_that_executes_python_has_its_python_frames(tmp_path: Path) -> None:
     code = BUSY.format(0.6)
-    found = record(tmp_path, "--mode", mode, "--", "sh", "-c", 'exec "$0" -c "$1"', sys.executable, code)
+    found = record(tmp_path, "--mode", "wall", "--", "sh", "-c", 'exec "$0" -c "$1"', sys.executable, code)
     assert found.count("<module> (<string>)") > 20
     assert found.summary["stops"]["count"] == 0
     assert found.says("(BPF)")

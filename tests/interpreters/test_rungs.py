@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import signal
 import subprocess
 import time
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.interpreters.extensions import SOURCES, import_path, numpy
-from tests.interpreters.pythons import KINDS, OLDEST_AND_NEWEST, SOME, Python, running
+from tests.interpreters.pythons import KINDS, OLDEST_AND_NEWEST, Python, running
 from tests.interpreters.runs import dump
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
@@ -102,45 +100,3 @@ def test_frames_of_a_thread_that_runs_are_those_that_the_program_knows(python: P
         truth = said(process)
         time.sleep(0.05)
         check(dumped(process, truth)[0]["frames"], truth)
-
-
-SAID = re.compile(r'  File "(.*)", line (\d+) in (.*)')
-MIN_SAID = 60
-"""Minimum number of frames of a thread in faulthandler's output, which has at most 100.
-
-Some versions also count the interpreter's internal frames, which are not printed.
-"""
-
-
-def written_on_a_signal(process: subprocess.Popen[str]) -> list[list[tuple[str, str, int]]]:
-    """Return (name, file, line) of each thread in faulthandler's output from leaf to root, that of the main thread
-    last.
-    """
-    process.send_signal(signal.SIGUSR1)
-    threads: list[list[tuple[str, str, int]]] = []
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "most recent call first" in line:
-            threads.append([])
-        match = SAID.match(line)
-        if match:
-            threads[-1].append((match[3], match[1], int(match[2])))
-            if line.rstrip().endswith("in <module>") and "rungs.py" in line:
-                break
-    return threads
-
-
-@SOME
-def test_all_threads_are_as_faulthandler_writes_them_on_a_signal(python: Python) -> None:
-    """Send the signal during a loop of one line."""
-    with climbing(python, str(SEED), "20", "spin", "thread") as process:
-        truth = said(process)
-        time.sleep(0.05)
-        written = written_on_a_signal(process)
-        threads = dumped(process, truth)
-    assert len(written) == 2
-    for thread, expected in zip(threads[:2], written, strict=True):
-        frames = [f for f in thread["frames"] if f["kind"] == "python"]
-        found = [(f["function"].rpartition(".")[2], f["file"], f["line"]) for f in frames]
-        assert found[: len(expected)] == [(name.rpartition(".")[2], file, line) for name, file, line in expected]
-        assert len(expected) >= min(len(found), MIN_SAID)

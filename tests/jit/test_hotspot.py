@@ -32,8 +32,9 @@ def has_compiled(recording: Recording) -> bool:
     return sum(n for stack, n in recording.stacks.items() if own(stack)) > max(100, 0.3 * recording.samples)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "tiered"])
 def test_stacks_are_whole_and_have_no_impossible_caller(classes: Path, tmp_path: Path, mode: str) -> None:
+    """Test each compiler alone. tests/accuracy/test_java.py has all of them in one process."""
     with ladder(classes, *MODES[mode]) as pid:
         recording = record(pid, tmp_path, "--native", "all", seconds=1, rate=999, until=has_compiled)
     in_java = {stack: n for stack, n in recording.stacks.items() if own(stack)}

@@ -66,7 +66,7 @@ def shown(document: dict[str, Any]) -> Stacks:
     }
 
 
-@pytest.mark.parametrize("flags", [[], ["-ldflags=-w"], ["-buildmode=pie"]], ids=["plain", "no-dwarf", "pie"])
+@pytest.mark.parametrize("flags", [["-ldflags=-w"], ["-buildmode=pie"]], ids=["no-dwarf", "pie"])
 def test_waiting_goroutines_equal_those_of_gos_own_traceback(flags: list[str], tmp_path: Path) -> None:
     with open(tmp_path / "printed", "w+") as output, running(build(tmp_path, *flags), stderr=output) as process:
         expected = printed((tmp_path / "printed").read_text())

@@ -8,7 +8,7 @@ from pyprof.collectors.base import CollectorRefused
 from tests.lockstep.agent import record_shares_by_agent
 from tests.lockstep.gaps import GAPS, ks_probability
 from tests.lockstep.shares import COLLECTORS, record_shares
-from tests.support import missing
+from tests.support import missing, pairs
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
@@ -18,8 +18,7 @@ RATE_HZ, SAMPLES, MAX_S = 1000.0, 400, 60.0
 AGENT_SAMPLES = 120
 
 
-@pytest.mark.parametrize("period", [1.0, 0.5])
-@pytest.mark.parametrize("collector", [*COLLECTORS])
+@pytest.mark.parametrize(("collector", "period"), pairs(list(COLLECTORS), [1.0, 0.5]))
 def test_program_in_step_has_its_shares_by_each_collector(collector: str, period: float) -> None:
     """Allow 5.5 standard deviations, which the binomial distribution exceeds once in 26 million runs."""
     try:
