@@ -11,7 +11,7 @@ import pytest
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.runtime_code.v8.js_frames import UNREAD
-from pyprof.runtime_code.v8.unwind_rules import V8FrameRules
+from pyprof.runtime_code.v8.unwind_rules import Builtins, V8FrameRules
 from pyprof.unwind.rule_text import describe_rule
 from pyprof.unwind.rules import FunctionRows
 from tests.jit.js_engine import BASE, BASELINE, CODE, OPTIMIZED, MadeHeap, exhaust, image
@@ -60,6 +60,48 @@ def test_rows_say_where_compiled_code_has_its_frame() -> None:
     assert [found[at].startswith(no_frame) for at in (0, 4, 55)] == [True] * 3
     assert [found[at].startswith(linked) for at in (8, 30, 54)] == [True] * 3
     assert found[5].startswith("cfa = sp + 16; ")
+
+
+def test_rows_of_the_function_that_builds_frames_of_baseline_code_say_whether_the_caller_has_one() -> None:
+    link, push, pop = b"\x55\x48\x89\xe5", b"\x41\x53", b"\x41\x5b"  # push %r11, pop %r11
+    leave = b"\x48\x89\xec\x5d\x49\x8b\x85\x20\x02\x00\x00\xc3"  # mov %rbp,%rsp; pop %rbp; mov N(%r13),%rax; ret
+    code = b"\x90" * 4 + pop + link + b"\x56\x57" + push + leave[4:] + push + link + b"\x6a\x2e" + leave
+    rules = V8FrameRules(X86_64)
+    rows = rules.builtin("BaselineOutOfLinePrologue", START, code)
+    begins = (
+        "ra = expr(",
+        "ra = r11 - 1",
+        "ra = [cfa - 8]",
+        "ra = r11",
+        "ra = [cfa - 8]",
+        "ra = r11",
+        "ra = [cfa - 8]",
+    )
+    found = {at: rule_at(rows, START + at) for at in (0, 6, 7, 10, 14, 22, 24)}
+    assert [begin in text for begin, text in zip(begins, found.values(), strict=True)] == [True] * 7
+    call = b"\x90" * 8 + b"\xe8\x00\x00\x00\x00" + b"\x90" * 8
+    caller = rules.compiled(START, call)
+    assert [rule_at(caller, START + at)[:12] for at in (8, 11, 12)] == ["cfa = sp + 8", "cfa = sp + 8", "cfa = fp + 1"]
+    assert rules.builtin("BaselineOutOfLinePrologue", START, code[:20]) is None
+
+
+def test_functions_that_continue_deoptimised_code_begin_one_byte_before_their_address() -> None:
+    builtins = Builtins([(START, "Other"), (START + 64, "InterpreterEnterAtBytecode")], ((START, START + 128),))
+    assert builtins.find(START + 62) == ("Other", START, START + 63)
+    assert builtins.find(START + 63) == ("InterpreterEnterAtBytecode", START + 63, START + 128)
+    code = b"\xcc\x50\x55\x48\x89\xe5\x6a\x2c\x48\x89\xec\x5d\x58\xc3"  # push %rax; link ... pop %rax; ret
+    rules = V8FrameRules(X86_64)
+    rows = rules.builtin("BaselineOrInterpreterEnterAtBytecode", START, code)
+    assert [rule_at(rows, START + at)[:11] for at in (0, 5, 6, 11, 12)] == [
+        "cfa = fp + ",
+        "cfa = fp + ",
+        "cfa = [fp];",
+        "cfa = [fp];",
+        "cfa = fp + ",
+    ]
+    rows = rules.builtin("ContinueToJavaScriptBuiltin", START, b"\xcc\x41\x5e\x48\x8b\x6c\x24\x28\xc3")
+    assert rows is not None
+    assert rows.end == START + 3
 
 
 def test_code_that_is_changed_anywhere_is_read_within_bounds() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Iterator
 
 from pyprof.model.arch import Arch
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
@@ -28,6 +29,19 @@ _CALL = 0xE8
 _MAX_TAIL = 64
 INTERPRETER = "InterpreterEntryTrampoline"
 """Name of the builtin function by which V8 runs interpreted functions."""
+CONTINUES = re.compile(r"(?:Baseline|Interpreter).*EnterAt(?:Next)?Bytecode|ContinueTo.*Builtin.*")
+"""Pattern of the names of builtin functions by which V8 continues deoptimised code. The deoptimiser builds a frame and
+puts the address of such a function on the stack, so a return address may be its first byte.
+"""
+_BASELINE_PROLOGUE = "BaselineOutOfLinePrologue"
+_TAKEN = re.compile(rb"\x41([\x58-\x5f])" + re.escape(_PROLOGUE), re.DOTALL)
+"""Pattern of the instructions that take the return address from the stack and then link a frame: pop %r15 ..."""
+_POP_OF_R8 = 0x58
+_RELOADED = b"\x48\x8b\x6c\x24"
+"""Machine code that loads the caller's frame pointer from the stack: mov N(%rsp),%rbp."""
+_CALL_SIZE = 5
+_BEFORE_RETURN = b"\x38\x1c\x06\x31\x1c"
+"""DWARF expression of the address one byte before the return address: lit8, minus, deref, lit1, minus."""
 
 _Part = tuple[int, int, Rule]
 
@@ -44,22 +58,32 @@ class V8FrameRules:
         self.entered = Rule(arch.sp, 8, RegRule(at, -8), lost)
         self._pushed = Rule(arch.sp, 16, RegRule(at, -8), (*lost, fp))
         self.linked = Rule(arch.fp, 16, RegRule(at, -8), (*lost, fp))
-        self._in_rcx, self._in_r10 = (
-            Rule(arch.sp, 0, RegRule(RegKind.REG_PLUS, 0, names.index(name)), lost) for name in ("rcx", "r10")
-        )
+        self._arch, self._lost = arch, lost
+        self._in_rcx, self._in_r10 = self._in_register(names.index("rcx"), 0), self._in_register(names.index("r10"), 0)
+        self._not_linked = Rule(arch.sp, 8, RegRule(RegKind.EXPR, 0, -1, _BEFORE_RETURN), lost)
+        outer = ((arch.fp, RegRule(at, 0)), (arch.sp, RegRule(RegKind.CFA_PLUS, 16)))
+        self._nested = Rule(arch.fp, 0, RegRule(at, 8), (*lost, *outer), cfa_deref=True)
+
+    def _in_register(self, column: int, offset: int) -> Rule:
+        """Return the rule of code whose return address is in a register, plus an offset."""
+        return Rule(self._arch.sp, 0, RegRule(RegKind.REG_PLUS, offset, column), self._lost)
 
     def compiled(self, start: int, code: bytes) -> FunctionRows | None:
         """Return the unwind rows of compiled JavaScript code, or None if its begin is not known."""
         begin = code.find(_PROLOGUE, 0, MAX_ENTRY)
-        if begin < 0:  # baseline code calls the function that builds its frame
+        if begin < 0:  # baseline code calls the function that builds its frame: see _baseline_prologue
             call = code.find(_CALL, 0, MAX_ENTRY)
-            return None if call < 0 else self._rows(start, code, [(0, call + 5, self.entered)])
+            return None if call < 0 else self._rows(start, code, [(0, call + _CALL_SIZE - 1, self.entered)])
         return self._rows(start, code, [(0, begin, self.entered), *self._building(begin)])
 
     def builtin(self, name: str, start: int, code: bytes) -> FunctionRows | None:
         """Return the unwind rows of a function that is built into V8, or None if its code has no known form."""
         if name.endswith("Handler"):
             return FunctionRows(start, start + len(code), (start,), (self.linked,)) if code else None
+        if CONTINUES.fullmatch(name):
+            return self._continued(start, code)
+        if name == _BASELINE_PROLOGUE:
+            return self._baseline_prologue(start, code)
         begin = code.find(_PROLOGUE)
         if begin == 0 and not name.startswith(("JSEntry", "JSConstructEntry", "JSRunMicrotasksEntry")):
             return self._rows(start, code, self._building(0))
@@ -70,6 +94,39 @@ class V8FrameRules:
             parts = [(0, begin, self.entered), *self._building(begin)]
             return self._rows(start, known, parts) if known else None
         return None
+
+    def _continued(self, start: int, code: bytes) -> FunctionRows:
+        """Return the unwind rows of a builtin function that continues deoptimised code, to whose frame rbp points.
+
+        The frames that it builds itself have no return address.
+        """
+        parts = [(first + len(_PROLOGUE), end, self._nested) for first, end in _frames(code)]
+        reloaded = code.find(_RELOADED)
+        return _fill(start, len(code) if reloaded < 0 else reloaded, parts, self.linked)
+
+    def _baseline_prologue(self, start: int, code: bytes) -> FunctionRows | None:
+        """Return the unwind rows of the builtin function that builds the frame of its caller, which is baseline code.
+
+        It takes its return address from the stack, builds the frame, and returns. The caller's rules have a frame from
+        the last byte of the call on. While there is none, the rules here state an address one byte before the return
+        address.
+        """
+        taken = _TAKEN.search(code)
+        if taken is None:
+            return None
+        number, built = taken[1][0] - _POP_OF_R8, taken.end()
+        put = bytes((0x41, 0x50 + number))
+        back = code.find(put + b"\x49\x8b", built)  # push of the return address, then mov N(%r13),%rax
+        again = code.find(put + _PROLOGUE, built)  # there is no room for the frame: V8 is called
+        if not built < back < again:
+            return None
+        before, linked = (self._in_register(8 + number, -1), self._in_register(8 + number, 0))
+        first = taken.start() + len(put)
+        parts = [(0, first, self._not_linked), (first, first + 1, before), (first + 1, built, self._pushed)]
+        parts += [(built, back + len(put), linked), (again, again + len(put), linked)]
+        for at, end in _frames(code, back):
+            parts += [(at + 1, at + len(_PROLOGUE), self._pushed), (at + len(_PROLOGUE), end, self.linked)]
+        return _fill(start, len(code), parts, self.entered)
 
     def _building(self, begin: int) -> list[_Part]:
         return [(begin, begin + 1, self.entered), (begin + 1, begin + len(_PROLOGUE), self._pushed)]
@@ -92,6 +149,16 @@ class V8FrameRules:
                 gone = _GONE.search(code, at, at + _MAX_TAIL)
                 parts.append((at, gone.end() if gone is not None else at + 1, self.entered))
         return _fill(start, len(code), parts, self.linked)
+
+
+def _frames(code: bytes, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield where frames in V8's code begin (`push %rbp; mov %rsp,%rbp`), and the ends of what removes them."""
+    begin = code.find(_PROLOGUE, start)
+    while begin >= 0:
+        left = _LEFT.search(code, begin)
+        end = left.end() if left is not None else len(code)
+        yield begin, end
+        begin = code.find(_PROLOGUE, end)
 
 
 def _fill(start: int, size: int, parts: list[_Part], base: Rule) -> FunctionRows:
@@ -122,6 +189,7 @@ class Builtins:
             functions: Start and name of each, ascending.
             ranges: Where their code lies: first the copy in which `functions` start.
         """
+        functions = [(start - 1 if CONTINUES.fullmatch(name) else start, name) for start, name in functions]
         self._functions = functions
         self._starts = [start for start, _ in functions]
         self.ranges = ranges
