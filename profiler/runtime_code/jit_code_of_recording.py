@@ -7,7 +7,7 @@ to other code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -45,6 +45,12 @@ NAME_ORDER = ("gdb", "hotspot", "v8", "jitdump", "libunwind", "perf map")
 """Labels of the sources of JIT code in the order in which names are taken: first those with lines, then those with
 exact times.
 """
+_FRAMES = 64
+"""Maximum number of frames that are named without a pause for other work."""
+
+
+def _do_nothing() -> None:
+    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,10 @@ class RuntimeCode:
         self._described: dict[int, Described] = {}
         self._late: set[object] = set()
         self._new_functions = 0
+        self.between_lookups: Callable[[], None] = _do_nothing
+        """Called between two lookups in a process with a managed runtime while a batch is unwound, which may take
+        seconds.
+        """
 
     # The methods that the unwinder calls.
 
@@ -119,6 +129,8 @@ class RuntimeCode:
         if process is None and self._may_run(space):
             process = self.process(space)
         runtimes = process.runtimes if process is not None else ()
+        if runtimes:
+            self.between_lookups()
         return any(low <= avma < high for runtime in runtimes for low, high in runtime.code_ranges)
 
     def rows(self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt) -> Rows | None:
@@ -242,14 +254,16 @@ class RuntimeCode:
                 if not len(frames):
                     continue
                 known = bound.by_span
-                found = runtime.bind_frames(batch, walk, lane[frames], frames)
-                for frame, span in zip(frames.tolist(), found, strict=True):
-                    if span is None:
-                        continue
-                    if span not in known:
-                        spans = process.spans_with(runtime, span)
-                        known[span] = self._number_spans(process, space, int(lookup[frame]), spans)
-                    code[frame] = known[span]
+                for some in np.array_split(frames, range(_FRAMES, len(frames), _FRAMES)):
+                    self.between_lookups()
+                    found = runtime.bind_frames(batch, walk, lane[some], some)
+                    for frame, span in zip(some.tolist(), found, strict=True):
+                        if span is None:
+                            continue
+                        if span not in known:
+                            spans = process.spans_with(runtime, span)
+                            known[span] = self._number_spans(process, space, int(lookup[frame]), spans)
+                        code[frame] = known[span]
         self._finish()
         return code
 

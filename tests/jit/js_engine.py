@@ -10,6 +10,7 @@ from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.runtime_code.v8.heap import NEEDED
 from pyprof.runtime_code.v8.js_frames import V8Engine
+from pyprof.runtime_code.v8.script_functions import find_by_bytecode, find_script_list, read_script_list
 from pyprof.runtime_code.v8.unwind_rules import V8FrameRules
 from tests.jit.memory import Memory
 
@@ -52,6 +53,7 @@ _VALUES = {
     "fp_offset": -40,
     **_TYPES,
 }
+_LISTS = {"type_WeakFixedArray__WEAK_FIXED_ARRAY_TYPE": 190, "type_WeakArrayList__WEAK_ARRAY_LIST_TYPE": 191}
 ONE_BYTE_STRING, CONS_STRING = 8, 9
 
 
@@ -68,6 +70,7 @@ class MadeHeap:
         self.symbols: dict[bytes, int] = {}
         self._maps: dict[int, int] = {}
         constants = {f"v8dbg_{NEEDED[name][0]}": value for name, value in _VALUES.items()}
+        constants |= {f"v8dbg_{name}": value for name, value in _LISTS.items()}
         constants |= {f"_ZN2v88internal7Version6{part}_E": value for part, value in (("major", 11), ("minor", 3))}
         for number, (name, value) in enumerate(constants.items()):
             self.symbols[name.encode()] = self.put(BASE + 4 * number, struct.pack("<i", value))
@@ -140,6 +143,10 @@ class MadeHeap:
         baseline = self.code(BASELINE, 11, self.bytecode, nothing, 32)
         self.put(BASELINE, struct.pack("<2Q", self.map_of(_TYPES["type_stream"]), baseline) + b"\xe8" + bytes(31))
         self.function = self.object_words(self.map_of(2066), 0, 0, self.inner)
+        functions = self.object_words(self.map_of(190), _number(3), self.inner | 2, 3, self.outer | 2)
+        self.put(script - 1 + 56, struct.pack("<Q", functions))
+        scripts = self.object_words(self.map_of(191), _number(4), _number(2), 3, script | 2)
+        self.roots = self.object_words(_number(7), functions, scripts) - 1
         assert self.end < CODE
 
     def open(self, data: bytes | None = None) -> V8Engine:
@@ -182,3 +189,5 @@ def exhaust(data: bytes) -> None:
             if shared:
                 engine.functions.find(shared)
             engine.bytecode_positions(bytecode)
+            slot = find_script_list(engine.heap, made.roots)
+            find_by_bytecode(engine.heap, read_script_list(engine.heap, slot), {bytecode})

@@ -45,9 +45,10 @@ class EndingProcess:
     def scan(self, now_ns: int) -> bool:
         return self.v8.update(CodeScan(self.space, X86_64, 0, now_ns, tuple(self.made.symbols.items())))
 
-    def batch(self, pc: int) -> SampleBatch:
+    def batch(self, pc: int, function: int = 0) -> SampleBatch:
         """Return one sample of native code that generated code has called, which returns to `pc`."""
-        words = {LOW + 8: FP, LOW + 16: pc, FP: 0, FP + 8: CALLER, FP - 8: 0x111, FP - 16: self.made.function}
+        function = function or self.made.function
+        words = {LOW + 8: FP, LOW + 16: pc, FP: 0, FP + 8: CALLER, FP - 8: 0x111, FP - 16: function}
         batch = batch_of(X86_64, [MadeLane({}, words, [], LOW, SIZE)])
         batch.time_ns[:] = 3 * MIN_REST_NS
         return batch
@@ -75,6 +76,15 @@ def test_code_that_was_read_ahead_has_its_name_after_the_process_ended(pc: int, 
     span = process.v8.spans.current(pc - 1)
     assert span is not None
     assert span.value.filled
+
+
+def test_function_that_the_collector_has_overwritten_is_found_in_its_script() -> None:
+    process = EndingProcess()
+    process.v8.read_ahead(process.space, process.batch(OPTIMIZED_PC))  # a function of the same script
+    batch = process.batch(BASELINE_PC, process.made.bytecode)
+    process.v8.read_ahead(process.space, batch)
+    process.has_ended = True
+    assert process.name(batch, BASELINE_PC) == "inner"
 
 
 def test_wait_without_an_address_space_has_no_code_to_read_ahead() -> None:

@@ -11,6 +11,7 @@ import pytest
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.runtime_code.v8.js_frames import UNREAD
+from pyprof.runtime_code.v8.script_functions import find_by_bytecode, find_script_list, read_script_list
 from pyprof.runtime_code.v8.unwind_rules import Builtins, V8FrameRules
 from pyprof.unwind.rule_text import describe_rule
 from pyprof.unwind.rules import FunctionRows
@@ -53,6 +54,20 @@ def test_function_that_the_garbage_collector_has_moved_is_followed() -> None:
     assert made.open().find_shared(made.function, made.bytecode, 0) == made.inner
 
 
+def test_function_whose_jsfunction_is_gone_is_found_in_the_scripts_by_its_bytecode() -> None:
+    made = MadeHeap()
+    heap = made.open().heap
+    slot = find_script_list(heap, made.roots)
+    assert slot == made.roots + 16
+    scripts = read_script_list(heap, slot)
+    assert find_by_bytecode(heap, scripts, {made.bytecode, 1}) == {made.bytecode: made.inner}
+    made.put(made.inner - 1 + 8, struct.pack("<Q", made.code(BASELINE, 11, made.bytecode, 0, 32)))
+    heap = made.open().heap
+    assert find_by_bytecode(heap, scripts, {made.bytecode}) == {made.bytecode: made.inner}
+    assert find_by_bytecode(heap, [made.bytecode, 0], {made.bytecode}) == {}
+    assert find_script_list(heap, made.roots + 24) == 0
+
+
 def test_rows_say_where_compiled_code_has_its_frame() -> None:
     rows = V8FrameRules(X86_64).compiled(START, OPTIMIZED)
     no_frame, linked = "cfa = sp + 8; ", "cfa = fp + 16; "
@@ -62,7 +77,7 @@ def test_rows_say_where_compiled_code_has_its_frame() -> None:
     assert found[5].startswith("cfa = sp + 16; ")
 
 
-def test_rows_of_the_function_that_builds_frames_of_baseline_code_say_whether_the_caller_has_one() -> None:
+def test_rows_of_the_baseline_prologue_say_whether_its_caller_has_a_frame() -> None:
     link, push, pop = b"\x55\x48\x89\xe5", b"\x41\x53", b"\x41\x5b"  # push %r11, pop %r11
     leave = b"\x48\x89\xec\x5d\x49\x8b\x85\x20\x02\x00\x00\xc3"  # mov %rbp,%rsp; pop %rbp; mov N(%r13),%rax; ret
     code = b"\x90" * 4 + pop + link + b"\x56\x57" + push + leave[4:] + push + link + b"\x6a\x2e" + leave
@@ -85,7 +100,7 @@ def test_rows_of_the_function_that_builds_frames_of_baseline_code_say_whether_th
     assert rules.builtin("BaselineOutOfLinePrologue", START, code[:20]) is None
 
 
-def test_functions_that_continue_deoptimised_code_begin_one_byte_before_their_address() -> None:
+def test_functions_that_continue_deoptimised_code_begin_one_byte_earlier() -> None:
     builtins = Builtins([(START, "Other"), (START + 64, "InterpreterEnterAtBytecode")], ((START, START + 128),))
     assert builtins.find(START + 62) == ("Other", START, START + 63)
     assert builtins.find(START + 63) == ("InterpreterEnterAtBytecode", START + 63, START + 128)

@@ -92,6 +92,11 @@ class JsFunctions:
         self.epoch = 0
         """Number of the current check. A function from an earlier one is compared before it is used."""
 
+    @property
+    def scripts(self) -> list[int]:
+        """Pointers to the scripts of the functions, those that were met last first."""
+        return list(dict.fromkeys(pointer for pointer, _, _ in reversed(self._scripts)))
+
     def find(self, pointer: int) -> JsFunction | None:
         """Return the function that a SharedFunctionInfo describes, or None."""
         known = self._known.get(pointer)

@@ -108,6 +108,8 @@ MISSING_VALUES = {
     "own_wrapper": ("DeoptimizationDataWrappedSharedFunctionInfoIndex", 0),
     "inlining_positions": ("DeoptimizationDataInliningPositionsIndex", 7),
     "type_trusted_bytes": ("type_TrustedByteArray__TRUSTED_BYTE_ARRAY_TYPE", -1),
+    "type_weak_array": ("type_WeakFixedArray__WEAK_FIXED_ARRAY_TYPE", -1),
+    "type_weak_list": ("type_WeakArrayList__WEAK_ARRAY_LIST_TYPE", -1),
     "type_wrapper": ("type_SharedFunctionInfoWrapper__SHARED_FUNCTION_INFO_WRAPPER_TYPE", -1),
     "uncompiled_name": ("class_UncompiledData__inferred_name__String", 8),
     "wasm_frame": ("frametype_WasmFrame", 4),
@@ -293,6 +295,27 @@ class V8Heap:
             FormatError: The map is not readable.
         """
         return int.from_bytes(self.read((kind & ~3) + self.layout.at["instance_type"], 2), "little")
+
+    def bytecode_of(self, pointer: int) -> int:
+        """Return the BytecodeArray that a function's data leads to, or 0.
+
+        Raises:
+            FormatError: An object is not readable.
+        """
+        layout = self.layout
+        for _ in range(3):
+            if not pointer & 1:
+                return 0
+            kind = self.type_of(pointer)
+            if kind == layout.at["type_bytecode"]:
+                return pointer
+            if kind == layout.at["type_interpreter_data"]:
+                pointer = self.field(pointer, 8)
+            elif kind == layout.at["type_code"]:
+                pointer = self.field(pointer, layout.code.deoptimization)
+            else:
+                return 0
+        return 0
 
     def has_type(self, pointer: int, name: str) -> bool:
         """Return True if there is a V8 object with this instance type at an address; `name` is a key of V8Layout.at."""

@@ -169,7 +169,7 @@ class V8Engine:
         if kind == _REGEXP:
             code.name = REGEXP
         elif kind == baseline:
-            code.name, code.owner = UNREAD, self._bytecode(data)
+            code.name, code.owner = UNREAD, heap.bytecode_of(data)
         elif kind in (maglev, turbofan):
             with suppress(FormatError):
                 self._read_optimized(code, data)
@@ -287,30 +287,9 @@ class V8Engine:
             if not shared or heap.type_of(shared) != at["type_shared"]:
                 return False
             data = heap.field(shared, at["function_data"])
-            return data == code or (bytecode != 0 and self._bytecode(data) == bytecode)
+            return data == code or (bytecode != 0 and heap.bytecode_of(data) == bytecode)
         except FormatError:
             return False
-
-    def _bytecode(self, pointer: int) -> int:
-        """Return the BytecodeArray that a function's data leads to, or 0.
-
-        Raises:
-            FormatError: An object is not readable.
-        """
-        heap, layout = self.heap, self.layout
-        for _ in range(3):
-            if not pointer & 1:
-                return 0
-            kind = heap.type_of(pointer)
-            if kind == layout.at["type_bytecode"]:
-                return pointer
-            if kind == layout.at["type_interpreter_data"]:
-                pointer = heap.field(pointer, 8)
-            elif kind == layout.at["type_code"]:
-                pointer = heap.field(pointer, layout.code.deoptimization)
-            else:
-                return 0
-        return 0
 
     def bytecode_positions(self, bytecode: int) -> JsPositionTable | None:
         """Return the source positions of a BytecodeArray, None if V8 has not made them or they are not readable."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
@@ -26,6 +28,7 @@ from pyprof.model.walk_result import Trust, Walk
 from pyprof.runtime_code.base import I64, CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
 from pyprof.runtime_code.v8.heap import MARK
 from pyprof.runtime_code.v8.js_frames import StackCall, find_calls
+from pyprof.runtime_code.v8.script_functions import find_by_bytecode, find_script_list, read_script_list
 from pyprof.runtime_code.v8.unwind_rules import Builtins, V8FrameRules
 from pyprof.unwind.sample_memory import LaneMemory
 
@@ -38,6 +41,10 @@ REST = 50
 """Factor that limits the checks of known V8 code: code whose check took t is not checked again for REST * t."""
 MIN_REST_NS = 500_000_000
 """Minimum time in nanoseconds between two checks of known V8 code."""
+SEARCH_REST = 20
+"""Factor that limits the searches of scripts: after one that took t of processor time there is none for this * t."""
+MIN_SEARCH_NS = 100_000_000
+"""Minimum time in nanoseconds between two searches of scripts for functions without a name."""
 WAITING_AGE_NS = 5_000_000_000
 """Time in nanoseconds for which a BytecodeArray at an address is taken as the same."""
 MAX_WAITING = 1 << 10
@@ -46,6 +53,8 @@ MAX_FRAMES = 1 << 16
 """Maximum number of functions and lines of JavaScript frames that are cached."""
 MAX_INSTANCES = 1 << 8
 """Maximum number of WebAssembly instances whose functions are remembered."""
+MAX_LISTS = 1 << 6
+"""Maximum number of V8s of one process, such as those of worker threads, whose scripts are searched."""
 MAX_MISSES = 1 << 14
 MAX_RETRIES = 128
 """Maximum number of addresses without V8 code that are looked up again. If there are more, all count as unknown."""
@@ -59,6 +68,8 @@ _CODE_PART = 1 << 18
 its sample.
 """
 _BUILTIN = b"Builtins_"
+_ROOT = "r13"
+"""Register that holds the address of V8's roots while V8's code runs, on x86-64."""
 _BLOB, _BLOB_SIZE = b"v8_Default_embedded_blob_code_", b"v8_Default_embedded_blob_code_size_"
 
 
@@ -108,11 +119,14 @@ class V8Code(NoImage):
         self._bound_ns = 0
         self._shared: dict[tuple[int, int], int] = {}
         self._waiting: dict[tuple[int, int], dict[int, Span[JsCode]]] = {}
-        self._waiting_until_ns = 0
+        self._waiting_until_ns = self._search_again_ns = 0
         self._bytecode_lines: dict[int, JsPositionTable | None] = {}
         self._numbers: dict[tuple[JsFunction, int, int], Span[JsCode]] = {}
         self._wasm: dict[int, dict[int, int]] = {}
         self._wasm_spans: dict[tuple[int, int], Span[JsCode]] = {}
+        self._script_lists: dict[int, int] = {}
+        """Address of the list of scripts of each V8 of the process, by the value of the root register; 0 if none was
+        found."""
         self._baseline: list[tuple[int, int]] = []
         self._builtins = Builtins([], ())
         self._symbols: Mapping[bytes, int] = {}
@@ -162,6 +176,7 @@ class V8Code(NoImage):
         self._frames = {key: span for key, span in kept if self._expected.get(span, 0) > self._bound_ns}
         self._expected = {span: self._expected[span] for span in self._frames.values()}
         self._ahead.clear()
+        self._search_scripts()
         self._bytecode_lines.clear()
         if scan.now_ns >= self._waiting_until_ns:
             self._waiting.clear()
@@ -221,6 +236,7 @@ class V8Code(NoImage):
         if self._space is not space:
             self._space = space
             self._engine.renew(space)
+        self._find_script_lists(space, batch)
         memories: dict[int, LaneMemory] = {}
         for call in find_calls(batch, space, self._builtins.ranges):
             key, time_ns = (call.lookup, call.function, call.offset), int(batch.time_ns[call.lane])
@@ -232,6 +248,17 @@ class V8Code(NoImage):
             span = self._ahead[key]
             if span is not None:
                 self._expected[span] = time_ns
+        self._search_scripts()
+
+    def _find_script_lists(self, space: AddressSpace, batch: SampleBatch) -> None:
+        """Find the list of scripts of each V8 whose own functions run in a batch. They have its roots in a register."""
+        assert self._engine is not None
+        pc, root = batch.regs[:, self._arch.pc], batch.regs[:, self._arch.registers.index(_ROOT)]
+        for low, high in self._builtins.ranges:
+            inside = (batch.space == space.id) & (pc >= np.uint64(low)) & (pc < np.uint64(high))
+            for value in distinct(root[inside]).tolist():
+                if value not in self._script_lists and len(self._script_lists) < MAX_LISTS:
+                    self._script_lists[value] = find_script_list(self._engine.heap, value)
 
     def _read_call(self, call: StackCall, time_ns: int, memory: LaneMemory) -> Span[JsCode] | None:
         """Read what describes a call on the stack. Return the description of its frame, if the frame's function decides
@@ -438,10 +465,32 @@ class V8Code(NoImage):
         if found is None:
             self._diagnostics.count("v8_function_unreadable")
             return None
-        for offset, span in self._waiting.pop(running, {}).items():
-            span.value.name, span.value.function = found.name, found
-            span.value.line = self._line_of(found, bytecode, offset) if offset >= 0 else found.line
+        self._name_waiting(running, found)
         return found
+
+    def _name_waiting(self, running: tuple[int, int], function: JsFunction) -> None:
+        """Name the frames that wait for the name of the function with this BytecodeArray or baseline code."""
+        for offset, span in self._waiting.pop(running, {}).items():
+            span.value.name, span.value.function = function.name, function
+            span.value.line = self._line_of(function, running[0], offset) if offset >= 0 else function.line
+
+    def _search_scripts(self) -> None:
+        """Search the functions of frames that wait for a name among those of the scripts that were met."""
+        if not self._waiting or self._engine is None or time.monotonic_ns() < self._search_again_ns:
+            return
+        began_ns = time.thread_time_ns()  # on a busy machine the search takes much longer than that
+        engine = self._engine
+        lists = (read_script_list(engine.heap, slot) for slot in self._script_lists.values() if slot)
+        scripts = dict.fromkeys(chain(engine.functions.scripts, *lists))
+        found = find_by_bytecode(engine.heap, scripts, {bytecode for bytecode, _ in self._waiting})
+        for running in list(self._waiting):
+            shared = found.get(running[0], 0)
+            function = engine.functions.find(shared) if engine.runs(shared, *running) else None
+            if function is not None:
+                self._shared[running] = shared
+                self._name_waiting(running, function)
+        took_ns = time.thread_time_ns() - began_ns
+        self._search_again_ns = time.monotonic_ns() + max(SEARCH_REST * took_ns, MIN_SEARCH_NS)
 
     def _wait(self, key: tuple[int, int, int], code: int, start: int, end: int) -> Span[JsCode] | None:
         """Return a description without a name for a JavaScript frame whose function is not readable now. A later sample

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 _MAPPED_BYTES = 1 << 19
 """Size of a block of memory from which on an agent's worker returns it to the kernel as soon as it is free."""
+_READ_AHEAD_S = 0.02
+"""Minimum time in seconds between two reads of JIT code ahead while a batch is unwound."""
 _NO_WORDS = np.zeros(0, np.uint64)
 _NO_FLAGS = np.zeros(0, np.bool_)
 
@@ -234,6 +236,7 @@ class Service:
         self._heap = OwnHeap()
         self._of: _Observed | None = None
         self._giving_way: Callable[[], AbstractContextManager[None]] = nullcontext
+        self._read_again_s = 0.0
 
     def run(self) -> None:
         """Serve the sampler. If it ends without Shutdown, give what was recorded to its sink."""
@@ -300,6 +303,7 @@ class Service:
 
     def _begin(self, begin: Begin) -> None:
         self._of = _Observed(begin, lambda: self._keeper.is_refused)
+        self._of.session.code.between_lookups = self._read_code_in_time
         self._deadline.unwound_s *= begin.times
         if begin.yields:
             map_large_blocks(_MAPPED_BYTES)
@@ -336,6 +340,11 @@ class Service:
             observed.failed = True
             self._channel.send(response_codec.pack(_failed(0, error)))
 
+    def _read_code_in_time(self) -> None:
+        """Read code ahead while a batch is unwound, if it was not read for a while."""
+        if time.monotonic() >= self._read_again_s:
+            self._read_code_ahead(self._observed)
+
     def _read_code_ahead(self, observed: _Observed) -> None:
         """Read the JIT code in the stacks of batches that still wait to be unwound, because the target may have removed
         it by then.
@@ -345,6 +354,7 @@ class Service:
                 self._waiting.append(message := self._unpacker.unpack(received))
                 if isinstance(message, Batch) and not observed.failed:
                     observed.session.code.read_ahead(message.batch)
+        self._read_again_s = time.monotonic() + _READ_AHEAD_S
 
     def _answer(self, ask: ProfileRequest) -> None:
         observed = self._observed
