@@ -246,7 +246,7 @@ class PtraceCollector:
             first = self._sample_displaced() if self._sampler.turns.must_search else None
             if self._finder is not None and self._sampler.turns.must_list:
                 self._targets.add_processes(self._finder.find_children(self._targets.by_pid))
-            for target in self._to_look_at():
+            for target in self._to_look_at(rest):
                 if rest is not None and rest.target is target and rest.checks is not None and not rest.changed:
                     checks = rest.checks
                 elif not self._is_there(target):
@@ -303,15 +303,18 @@ class PtraceCollector:
                 self._targets.describe_thread(target, thread)
         return thread
 
-    def _to_look_at(self) -> list[TracedProcess]:
+    def _to_look_at(self, rest: RestOfRound | None) -> list[TracedProcess]:
         """Return the processes among whose threads this sampling time looks for running ones.
 
+        All processes are asked before the first thread is stopped, because the sampler loses its raised priority then.
         There are none if this sampling time is only for the thread that the sampler pushed off its processor when it
         woke up (the displaced thread), and that thread was already found.
         """
         targets, turns = list(self._targets.by_pid.values()), self._sampler.turns
         done = turns.must_search and not turns.is_for_steady and all(target.is_searched for target in targets)
-        return [] if done else targets
+        if rest is not None or done:
+            return [] if done else targets
+        return [target for target in targets if self._sampler.may_need_sample(target)]
 
     def _is_there(self, target: TracedProcess) -> bool:
         """Update the state of a recorded process. Return False if it has ended or may no longer be read."""

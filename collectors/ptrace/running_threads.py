@@ -235,6 +235,7 @@ class OnCpuTurns:
                 return Turn.UNKNOWN
             schedstat = thread.read_schedstat()
             if int(schedstat.split()[2]) == arrivals:
+                thread.waited = schedstat
                 break
         return Turn.WAITING
 

@@ -240,6 +240,11 @@ class TracedProcess:
         for lane, space in self.spaces.refresh_space(time.monotonic_ns, force, last=last):
             builder.move_to_space(lane, space)
 
+    def find_first_threads(self) -> None:
+        """List the threads of the process if that was never done. This is the cheap part of update()."""
+        if self._count < 0:
+            self._relist(self.directory.thread_count())
+
     def _relist(self, count: int) -> None:
         tids = self.directory.threads()
         self._choice.forget_choices()
@@ -355,6 +360,8 @@ class TracedProcess:
 
     def assign_spaces(self, builder: BatchBuilder[ArenaMemory]) -> None:
         """Assign all samples of the process to address spaces before the batch is yielded."""
+        if not self.spaces.has_unsettled:
+            return
         with contextlib.suppress(OSError):
             self.look_at_modules(builder, force=self.spaces.stale, last=True)
         self.spaces.forget_unsettled()

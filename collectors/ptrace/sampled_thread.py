@@ -301,6 +301,7 @@ class Thread:
         steadiness: Whether the thread keeps its processor.
         first_slot: True until its first sampling time.
         slept: schedstat of the sleep in which it was last seen, or None if it has run since.
+        waited: schedstat when it was last found waiting for a processor, which the kernel changes when it gets one.
         stop_wanted: True if the stack of its last sample cannot be unwound without registers that only a stop shows.
         stopped: (sp, pc, stack bytes) of a stop in this sleep.
         last_sp: sp at its last stop.
@@ -326,6 +327,7 @@ class Thread:
     steadiness: ProcessorUse = field(default_factory=ProcessorUse)
     first_slot: bool = True
     slept: bytes | None = None
+    waited: bytes = b""
     stop_wanted: bool = False
     stopped: tuple[int, int, bytes] | None = None
     last_sp: int = 0

@@ -19,8 +19,8 @@ from pyprof.collectors.linux.child_processes import ChildFinder
 from pyprof.collectors.linux.interrupted_syscalls import BlockedCall, can_survive_stop, parse_syscall
 from pyprof.collectors.ptrace.native_sampling_data import Check, Due, Round
 from pyprof.collectors.ptrace.native_sampling_loop import Grid, NativeRounds, PythonCheck
-from pyprof.collectors.ptrace.running_threads import OnCpuTurns
-from pyprof.collectors.ptrace.sampled_process import TracedProcess
+from pyprof.collectors.ptrace.running_threads import OnCpuTurns, Turn
+from pyprof.collectors.ptrace.sampled_process import MIN_SUBSAMPLED_THREADS, TracedProcess
 from pyprof.collectors.ptrace.sampled_processes import Targets
 from pyprof.collectors.ptrace.sampled_thread import Outcome, Thread
 from pyprof.collectors.ptrace.sampling_schedule_and_wall_time import Scheduler
@@ -92,6 +92,51 @@ class ThreadSampler:
             PermissionError: The process may not be read.
         """
         target.look_at_modules(self._builder, force=True)
+
+    def may_need_sample(self, target: TracedProcess) -> bool:
+        """Return False if no thread of a process has a processor now, and the process has no new threads.
+
+        Then its mappings and its interpreter need not be read. In a recording of many processes that is so for nearly
+        all of them, and to read them all takes longer than a sampling period.
+        """
+        if self._idle:
+            return True
+        waiting: list[Thread] = []
+        try:
+            target.find_first_threads()
+            if len(target.threads) >= MIN_SUBSAMPLED_THREADS:
+                return True
+            for thread in target.threads.values():
+                if self._may_run(thread):
+                    return True
+                thread.first_slot = False
+                if thread.slept is None:
+                    waiting.append(thread)
+            if target.directory.thread_count() != target.thread_count:
+                return True
+        except OSError:  # update() reports the error
+            return True
+        for thread in waiting:
+            self.turns.count_checks(thread, 1, 1)
+        return False
+
+    def _may_run(self, thread: Thread) -> bool:
+        """Return False if a thread sleeps, with `slept` set, or if it waits for a processor."""
+        before = thread.read_schedstat()
+        if before in (thread.slept, thread.waited):
+            return False
+        if self.turns.visited:
+            return True
+        line = thread.read_syscall()
+        if line.startswith(b"running"):
+            thread.note_wakeup()
+            return self.turns.find_turn(thread, before) is not Turn.WAITING
+        call = parse_syscall(line)
+        if call is None or call.sp == 0 or thread.read_schedstat() != before:
+            return True
+        thread.note_wakeup()
+        thread.slept = before
+        return False
 
     def is_still_asleep(self, thread: Thread) -> bool:
         """Return True if a thread needs no sample because it has slept since its last one and sleeping threads are not

@@ -269,6 +269,11 @@ class SpaceTracker:
     def restless(self) -> bool:
         return self._restless_reads > 0 and self._usual_ns < _RESTLESS_NS
 
+    @property
+    def has_unsettled(self) -> bool:
+        """True if a later reading of the mappings decides to which address space some samples belong."""
+        return bool(self._unsettled)
+
     def forget_unsettled(self) -> None:
         self._unsettled.clear_samples()
 

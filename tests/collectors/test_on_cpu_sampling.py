@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from pyprof.collectors.linux.libc import PtraceCalls
 from pyprof.collectors.ptrace.running_threads import OnCpuTurns, Turn, read_turn_counts, read_turn_ns
 from pyprof.collectors.ptrace.sampled_process import TracedProcess
 from pyprof.collectors.ptrace.sampled_thread import ProcessorUse, Thread
+from pyprof.collectors.ptrace.sampling_loop import ThreadSampler
+from pyprof.collectors.ptrace.thread_stop import Stopper
 from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
@@ -124,6 +127,32 @@ def test_displaced_thread_is_found_before_any_is_known_and_not_among_many(
         target.close()
         chosen.close()
         program.communicate()
+
+
+def test_processes_need_no_sample_while_all_of_their_threads_sleep(binaries: Callable[[str], Path]) -> None:
+    arches, options = native_arches(os.uname().machine), CollectOptions()
+    builder = BatchBuilder(arches, ArenaMemory(1 << 16), 0)
+    sampler = ThreadSampler(Stopper(arches, builder, Diagnostics(), options), builder, Diagnostics(), options)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as sleeper:
+        assert sleeper.stdin
+        assert sleeper.stdout
+        target = TracedProcess(sleeper.pid, options, Identities(), Diagnostics())
+        for text in (b"once\n", b"again\n"):
+            sleeper.stdin.write(text)
+            sleeper.stdin.flush()
+            assert sleeper.stdout.readline() == text
+            while sampler.may_need_sample(target):
+                time.sleep(0.01)
+            assert target.threads[sleeper.pid].slept == target.threads[sleeper.pid].read_schedstat()
+        sleeper.stdin.close()
+        sleeper.wait()
+        assert sampler.may_need_sample(target), "so that its end is noticed"
+        target.close()
+    with running(binaries("c_spin"), "1", stdin=subprocess.PIPE) as spinner:
+        target = TracedProcess(spinner.pid, options, Identities(), Diagnostics())
+        assert sampler.may_need_sample(target)
+        target.close()
+        spinner.kill()
 
 
 @pytest.mark.parametrize("run_us", ["50", "20000"])
