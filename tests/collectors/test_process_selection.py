@@ -25,7 +25,9 @@ from tests.support import PROGRAMS, build, missing, need
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
-LONGER_AND_LONGER = ("1.5", "4", "12")
+NAME = f"chosen-{os.getpid()}"
+"""Name of the program that tests select. Other runs of these tests, in other processes, have other names."""
+LONGER_AND_LONGER = ("1.5", "4", "12", "40")
 """Durations in seconds to try until a recording has samples, because other load uses an unknown part of two
 processors.
 """
@@ -33,7 +35,7 @@ processors.
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(PROGRAMS / "c_spin.c", tmp_path_factory.mktemp("selection") / "chosen-spinner", "-pthread")
+    return build(PROGRAMS / "c_spin.c", tmp_path_factory.mktemp("selection") / NAME, "-pthread")
 
 
 @contextlib.contextmanager
@@ -53,21 +55,21 @@ def by_name(text: str) -> TargetOptions:
 
 
 def test_processes_are_found_by_their_name_or_that_of_their_program(program: Path, tmp_path: Path) -> None:
-    other = tmp_path / "with-a-name-of-more-than-fifteen-letters"
+    other = tmp_path / f"with-a-name-of-more-than-fifteen-letters-{os.getpid()}"
     shutil.copy(program, other)
     with spinning(program) as one, spinning(program) as two, spinning(other) as three:
-        assert set(select_processes(by_name("^chosen-spin")).pids) == {one.pid, two.pid}
-        assert select_processes(by_name("fifteen-letters$")).pids == (three.pid,)
+        assert set(select_processes(by_name(f"^{NAME}$")).pids) == {one.pid, two.pid}
+        assert select_processes(by_name(f"fifteen-letters-{os.getpid()}$")).pids == (three.pid,)
 
 
 def test_all_criteria_must_be_met_and_pyprof_never_fits(program: Path) -> None:
     with spinning(program) as one:
         own = str(os.getuid())
-        found = select_processes(TargetOptions(name=re.compile("chosen-spin"), user=own, cgroup="/"))
+        found = select_processes(TargetOptions(name=re.compile(NAME), user=own, cgroup="/"))
         assert found.pids == (one.pid,)
         assert os.getpid() not in select_processes(TargetOptions(everything=True)).pids
         with pytest.raises(NoSuchProcess):
-            select_processes(TargetOptions(name=re.compile("chosen-spin"), user=str(os.getuid() + 12345)))
+            select_processes(TargetOptions(name=re.compile(NAME), user=str(os.getuid() + 12345)))
 
 
 def test_what_is_not_there_is_said_before_anything_is_recorded() -> None:
@@ -91,7 +93,7 @@ def test_a_named_process_that_is_gone_is_left_out_and_said(program: Path) -> Non
 
 def test_processes_that_come_later_are_found_once(program: Path) -> None:
     with spinning(program) as one:
-        selection = select_processes(by_name("^chosen-spin"))
+        selection = select_processes(by_name(f"^{NAME}$"))
         known = set(selection.pids)
         assert list(selection.find_new(known)) == []
         with spinning(program) as two:
@@ -134,9 +136,9 @@ def test_several_processes_make_one_profile_with_a_root_each(program: Path, coll
         often = ("-r", "499", "--collector", collector)  # other load may leave a tenth of a processor
         both = ("-p", str(one.pid), "-p", str(two.pid))
         named = until_sampled(tmp_path, 2, "--processes", *often, *both)
-        fitting = until_sampled(tmp_path, 2, "--processes", *often, "--name", "^chosen-spin")
+        fitting = until_sampled(tmp_path, 2, "--processes", *often, "--name", f"^{NAME}$")
         plain = until_sampled(tmp_path, 1, *often, *both)
-    roots = {f"chosen-spinner (pid {process.pid})" for process in (one, two)}
+    roots = {f"{NAME} (pid {process.pid})" for process in (one, two)}
     assert set(named) == set(fitting) == roots
     assert min(named.values()) > 10
     assert plain
@@ -163,8 +165,8 @@ def test_the_whole_machine_holds_a_process_that_began_while_it_was_recorded(
 @pytest.mark.parametrize(
     "options",
     [
-        ("--collector", "ptrace", "--mode", "wall", "--name", "chosen-spinner"),
-        ("--collector", "perf", "--mode", "wall", "--name", "chosen-spinner"),
+        ("--collector", "ptrace", "--mode", "wall", "--name", NAME),
+        ("--collector", "perf", "--mode", "wall", "--name", NAME),
         ("--collector", "perf", "-r", "499", "-a"),
     ],
     ids=["name by stops", "name by perf", "whole machine"],
@@ -184,7 +186,7 @@ def test_processes_of_the_profiler_are_never_recorded(options: tuple[str, ...], 
         missing(f"needs perf_events of the whole machine: {said}")
     roots = {frames[0] for frames, _ in sampled(out.read_text())}
     assert started
-    assert f"chosen-spinner (pid {one.pid})" in roots
+    assert f"{NAME} (pid {one.pid})" in roots
     assert not [root for root in roots if any(f"(pid {pid})" in root for pid in {str(profiler.pid), *started})]
 
 
