@@ -45,11 +45,12 @@ def test_the_target_survives_a_profiler_that_ends_by_a_signal(program: Start, nu
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
-@pytest.mark.filterwarnings("ignore:.*(gc_callback|__del__):pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:.*(gc_callback|__del__|WeakSet):pytest.PytestUnraisableExceptionWarning")
 def test_the_target_survives_an_interrupt_of_the_sampling_loop(program: Start) -> None:
     """Raise KeyboardInterrupt anywhere between two samples. No thread may stay stopped.
 
-    Python ignores an exception in a finalizer or in Hypothesis' callback, so interrupts repeat until one ends the loop.
+    Python ignores an exception in a finalizer, in the callback of a weak reference (WeakSet) and in Hypothesis'
+    callback, so interrupts repeat until one ends the loop.
     One between open() and `with` leaves the file to its finalizer.
     """
     target = program("c_survivor")
