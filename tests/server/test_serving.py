@@ -11,12 +11,14 @@ import os
 import random
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import pytest
@@ -314,6 +316,22 @@ def test_symbols_that_are_uploaded_name_the_code_of_their_build(server: Served, 
     absent = warm.run("symbols", str(program), "-q", "--upload", f"http://127.0.0.1:{server.port}/absent")
     assert absent.returncode == 1
     assert "refused it: status 404" in absent.stderr
+
+
+def test_answer_of_a_server_that_stood_still_has_the_present_date(tmp_path: Path) -> None:
+    """An agent on the same host took the old date of a busy server for that of a wrong clock."""
+    with served(tmp_path) as client, ThreadPoolExecutor(1) as pool:
+        assert client.process is not None
+        for _ in range(3):
+            client.process.send_signal(signal.SIGSTOP)
+            try:
+                asked = pool.submit(client.ask, "/healthz")
+                time.sleep(3)
+                before_s = int(time.time())
+            finally:
+                client.process.send_signal(signal.SIGCONT)
+            date = asked.result().headers["date"]
+            assert parsedate_to_datetime(date).timestamp() >= before_s
 
 
 def test_killed_server_loses_no_window_that_it_acknowledged_and_counts_none_twice(tmp_path: Path) -> None:
