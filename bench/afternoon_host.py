@@ -36,7 +36,7 @@ STORE_PORT, STORE_PASSWORD = 8123, "afternoon"
 WRITE_TOKEN, READ_TOKEN = "write-of-the-afternoon", "read-of-the-afternoon"
 WINDOW_S = 10
 _REQUEST_S = 0.02
-_START_S = 90
+_START_S = 300
 _DISK = "48m"
 _AGENT = """\
 [spool]
