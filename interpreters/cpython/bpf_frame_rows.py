@@ -462,7 +462,7 @@ class CodeHistory:
 
 class PythonInKernel:
     """The decoder of CPython frames that a BPF program has copied in one process. Implements KernelReader.
-    PythonProcess finds the runtime and lists threads.
+    The caller inspects the PythonProcess first, which finds the runtime and lists threads.
     """
 
     def __init__(self, process: PythonProcess, diagnostics: Diagnostics) -> None:
@@ -479,7 +479,6 @@ class PythonInKernel:
         if self._runtime is not None and not space.modules:
             return ""  # the process has ended: what is known of it explains its last samples
         self._tids = tuple(tids)
-        process.inspect_process(space, tids)
         self._take(process.expected, parent)
         if self._runtime is not None and self.offsets() is None:
             return make_cause("frames_unknown_to_program", version=self._runtime.layout.version)

@@ -283,8 +283,8 @@ class ThreadNameTable:
         self._source = source
 
     def read_if_due(self, threads: ThreadList) -> None:
-        """Read the names of Python threads if their interval has passed."""
-        if time.monotonic_ns() >= self._read_at:
+        """Read the names of Python threads if their interval has passed, and if threads have been found."""
+        if threads.known and time.monotonic_ns() >= self._read_at:
             before, cpu_before = dict(self.names), time.thread_time_ns()
             self.read_names(threads)
             self._wait_ns = min(2 * self._wait_ns, _NAMES_LATE_NS) if self.names == before else _NAMES_NS

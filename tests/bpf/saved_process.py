@@ -88,6 +88,7 @@ class SavedProcess:
         context = InterpreterContext(symbols, diagnostics, self.book, follow_tasks=True)
         self.process = PythonProcess(context, CPythonFileCache(symbols), int)
         self.kernel = PythonInKernel(self.process, diagnostics)
+        self.process.inspect_process(self.space, self.tids)
         self.needs = self.kernel.inspect_process(self.space, self.tids)
 
     @property

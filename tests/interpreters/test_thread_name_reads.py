@@ -25,7 +25,7 @@ class Book:
         monkeypatch.setattr(time, "monotonic_ns", lambda: round(self.now_s * 1e9))
         self.book = ThreadNameTable()
         self.book.read_from(cast(PythonThreadNames, self))
-        self._threads = cast(ThreadList, SimpleNamespace(known={7: KnownThread([(THREAD, ReadHints())])}))
+        self.threads = cast(ThreadList, SimpleNamespace(known={7: KnownThread([(THREAD, ReadHints())])}))
 
     def read_names(self) -> dict[int, str]:
         self.reads.append(self.now_s - 100)
@@ -35,7 +35,7 @@ class Book:
         """Check the names each tenth of a second, and return the times at which they were read."""
         self.reads.clear()
         while self.now_s < 100 + seconds:
-            self.book.read_if_due(self._threads)
+            self.book.read_if_due(self.threads)
             self.now_s = round(self.now_s + 0.1, 3)
         return [round(at, 1) for at in self.reads]
 
@@ -58,3 +58,11 @@ def test_thread_that_comes_has_its_name_soon(monkeypatch: pytest.MonkeyPatch) ->
     found.look_until(20)
     found.book.hasten_read([7])
     assert found.look_until(23) == [20.1, 22.1]
+
+
+def test_names_are_not_read_before_a_thread_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Book(monkeypatch)
+    threads, found.threads = found.threads, cast(ThreadList, SimpleNamespace(known={}))
+    assert found.look_until(2) == []
+    found.threads = threads
+    assert found.look_until(3) == [2]
