@@ -22,7 +22,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import find_arch
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.module_sources import READERS
+from pyprof.unwind.module_unwind_sources import READERS
 
 FILES = (
     "/usr/lib/x86_64-linux-gnu/libc.so.6",

@@ -1,8 +1,8 @@
 """The reference unwinder: one frame at a time, with all registers as Python integers. It specifies unwinding.
 
 A walk takes registers (None where unknown), the sample's memory and rules, and returns a LaneWalk. The native walker
-(native/walk) does the same by plain rules for thousands of samples at once and must find the same frames. batch_walk.py
-hands what it does not know to this module.
+(native/walk) does the same by plain rules for thousands of samples at once and must find the same frames.
+batch_unwinding.py hands what it does not know to this module.
 
 A Cortex-M pushes a frame when it enters an exception handler (ARMv8-M ARM, "Exception entry", "EXC_RETURN"). A handler
 returns to the value EXC_RETURN, which is no code address: its high bits are ones, and its low bits say how to
@@ -31,7 +31,7 @@ from pyprof.unwind.dwarf_expressions import (
     Machine,
     evaluate_expression,
 )
-from pyprof.unwind.interned_rules import KnownRule
+from pyprof.unwind.rule_cache import KnownRule
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from pyprof.unwind.sample_memory import LaneMemory
 

@@ -23,7 +23,7 @@ from pyprof.model.walk_result import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import CODE, FALLBACK, UnwindOptions
-from pyprof.unwind.heuristics.code_checks import (
+from pyprof.unwind.heuristics.machine_code_checks import (
     MAX_EPILOGUE_BYTES,
     SpaceCode,
     Verdict,
@@ -33,8 +33,7 @@ from pyprof.unwind.heuristics.code_checks import (
     sigreturn_rule,
     unprovable_rule,
 )
-from pyprof.unwind.interned_rules import UNCOVERED_ID, KnownRule, Row, RowCache, RuleTable
-from pyprof.unwind.module_sources import (
+from pyprof.unwind.module_unwind_sources import (
     READERS,
     NoRuntimeRules,
     Reader,
@@ -44,6 +43,7 @@ from pyprof.unwind.module_sources import (
     promises_frame_pointers,
     promises_leaf_functions,
 )
+from pyprof.unwind.rule_cache import UNCOVERED_ID, KnownRule, Row, RowCache, RuleTable
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule, Source
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from elftools.dwarf.structs import DWARFStructs
 
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
-from pyprof.unwind.interned_rules import SLOW, encode_fast_rule
+from pyprof.unwind.rule_cache import SLOW, encode_fast_rule
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 
 MAX_EXPRESSION = 256

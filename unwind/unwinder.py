@@ -20,16 +20,16 @@ from pyprof.model.walk_result import Walk, lookup_pc
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import FALLBACK, SCAN, UnwindOptions
-from pyprof.unwind.batch_walk import BatchWalk, WalkedSpace, read_first_registers
+from pyprof.unwind.batch_unwinding import BatchWalk, WalkedSpace, read_first_registers
 from pyprof.unwind.dwarf_expressions import Budget
 from pyprof.unwind.formats.breakpad.stack_win import STACK_WIN_ARCH, StackWinFallback, StackWinRecords
-from pyprof.unwind.heuristics.call_evidence import CallSites
+from pyprof.unwind.heuristics.call_target_checks import CallSites
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_pointer_recovery import FramePointerRecovery
 from pyprof.unwind.heuristics.frame_pointers import FramePointerFallback
 from pyprof.unwind.heuristics.stack_scan import ScanFallback
-from pyprof.unwind.module_sources import READERS, NoRuntimeRules, Reader, RuntimeRules
-from pyprof.unwind.native_walk import NativeWalker, find_library
+from pyprof.unwind.module_unwind_sources import READERS, NoRuntimeRules, Reader, RuntimeRules
+from pyprof.unwind.native_unwinder import NativeWalker, find_library
 from pyprof.unwind.reference_unwinder import Fallback, ReferenceUnwinder
 from pyprof.unwind.rule_lookup import RuleIndex, SpaceIndex
 from pyprof.unwind.sample_memory import LaneMemory

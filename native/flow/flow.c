@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The places of the CFA and of saved registers at each instruction of one x86-64 function, along all paths.
  *
- * unwind/code_analysis/x86_flow.py is the specification, and says what is proved. Its exceptions are the fields
+ * unwind/code_analysis/x86_control_flow.py is the specification, and says what is proved. Its exceptions are the fields
  * `refused` and `exceeded` here.
  */
 #include "proof.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The unwind rule of a state: make_row() in unwind/code_analysis/frame_state.py is the specification. */
+/* The unwind rule of a state: make_row() in unwind/code_analysis/cfa_and_register_state.py is the specification. */
 #ifndef ROW_H
 #define ROW_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The places of the CFA and of the caller's registers before an instruction, and how instructions change them.
  *
- * unwind/code_analysis/frame_state.py is the specification, and has the same functions. A function that refuses a
+ * unwind/code_analysis/cfa_and_register_state.py is the specification, and has the same functions. A function that refuses a
  * contradiction returns 0.
  */
 #ifndef STATE_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Decoder of x86-64 instructions: their fields, and the general registers that they write.
  *
- * unwind/code_analysis/x86_instructions.py and model/x86_length.py are the specification. Source: Intel SDM volume 2,
+ * unwind/code_analysis/x86_instruction_decoder.py and model/x86_length.py are the specification. Source: Intel SDM volume 2,
  * appendix A (opcode maps) and chapter 2 (prefixes, ModRM, SIB, VEX, EVEX).
  */
 #ifndef X86_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the walker and Python share. unwind/native_walk.py has the same structures, field by field.
+/* What the walker and Python share. unwind/native_unwinder.py has the same structures, field by field.
  *
  * All fields are 64 bits wide. A pointer stands as the address of an array that Python owns and keeps while walk_stacks()
  * runs. The walker allocates nothing, calls nothing and keeps nothing between calls but what stands in these structures.
@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-/* Flags of a rule, as in unwind/interned_rules.py. */
+/* Flags of a rule, as in unwind/rule_cache.py. */
 enum {
     CFA_FP = 1,
     RA_LR = 2,

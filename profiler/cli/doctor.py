@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 def check_native_walker() -> Finding:
     """Return whether native code walks the stacks on this machine."""
     from pyprof.diagnostics import Finding
-    from pyprof.unwind.native_walk import describe_problem
+    from pyprof.unwind.native_unwinder import describe_problem
 
     problem = describe_problem()
     if problem:

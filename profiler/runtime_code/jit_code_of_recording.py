@@ -34,7 +34,7 @@ from pyprof.runtime_code.process_code import ProcessCode, Spans
 from pyprof.symbolize.symbolizer import Described
 from pyprof.unwind.formats.gdb_jit import DESCRIPTOR
 from pyprof.unwind.formats.libunwind_registrations import LIST, find_list
-from pyprof.unwind.interned_rules import MetPcs
+from pyprof.unwind.rule_cache import MetPcs
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -81,7 +81,7 @@ class _BoundFrames:
 class RuntimeCode:
     """Descriptions of JIT code in all processes of a recording.
 
-    Implements unwind.module_sources.RuntimeRules, pipeline.batch_to_stacks.CodeBinder and
+    Implements unwind.module_unwind_sources.RuntimeRules, pipeline.batch_to_stacks.CodeBinder and
     symbolize.symbolizer.DescribedCode.
     """
 

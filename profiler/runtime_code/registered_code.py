@@ -44,7 +44,7 @@ from pyprof.unwind.formats.libunwind_registrations import (
     count_held_bytes,
     open_table,
 )
-from pyprof.unwind.module_sources import open_sources
+from pyprof.unwind.module_unwind_sources import open_sources
 from pyprof.unwind.rule_lookup import FileTables
 from pyprof.unwind.rules import FunctionRows, Rule
 

@@ -31,7 +31,7 @@ from pyprof.session.pipeline.unsampled_time import with_unseen
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Described
 from pyprof.unwind.function_starts import FunctionStarts
-from pyprof.unwind.module_sources import READERS, add_symbol_reader
+from pyprof.unwind.module_unwind_sources import READERS, add_symbol_reader
 from pyprof.unwind.unwinder import Unwinder
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.name_cache import has_dwarf
 from pyprof.symbolize.symbol_table import SymbolTable
 from pyprof.unwind.formats.breakpad.stack_cfi import CfiText
-from pyprof.unwind.module_sources import READERS
+from pyprof.unwind.module_unwind_sources import READERS
 from pyprof.unwind.rules import Source
 
 MAX_RANGES = 200

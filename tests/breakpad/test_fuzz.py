@@ -20,7 +20,7 @@ from pyprof.tools.breakpad_writer import SymbolWriter
 from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, run_program
 from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
 from pyprof.unwind.formats.breakpad.stack_win import INNERMOST, find_win_caller
-from pyprof.unwind.interned_rules import encode_fast_rule
+from pyprof.unwind.rule_cache import encode_fast_rule
 from tests.breakpad.support import HEAD
 from tests.breakpad.test_reader import SMALL
 from tests.support import build

@@ -27,7 +27,7 @@ from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.tools.breakpad_writer import SymbolWriter
 from pyprof.unwind.formats.breakpad.stack_cfi import breakpad_reader
-from pyprof.unwind.module_sources import add_symbol_reader
+from pyprof.unwind.module_unwind_sources import add_symbol_reader
 from pyprof.unwind.unwinder import Unwinder
 from tests import warm
 from tests.live.support.ladders import folder, ladder, rungs

@@ -21,7 +21,7 @@ from pyprof.symbolize.breakpad import SymbolFileNames
 from pyprof.symbolize.demangle import demangle
 from pyprof.tools.breakpad_writer import SymbolWriter, Written
 from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
-from pyprof.unwind.module_sources import READERS
+from pyprof.unwind.module_unwind_sources import READERS
 from pyprof.unwind.rules import SAME, UNDEFINED, FunctionRows, RegKind, Rule
 from tests import warm
 from tests.live.support.ladders import ladder

@@ -34,8 +34,8 @@ ALLOWED = {
     ("collectors/bpf/bpf_object.py", "open"): "/sys/kernel/btf/vmlinux by its constant",
     ("collectors/bpf/process_ends.py", ".read_bytes"): "the object that is installed with the package",
     ("collectors/bpf/kernel_program.py", ".read_bytes"): "the object that is installed with the package",
-    ("unwind/native_walk.py", ".read_bytes"): "the object and its manifest, which are installed with the package",
-    ("unwind/native_walk.py", "ctypes.CDLL"): "that object",
+    ("unwind/native_unwinder.py", ".read_bytes"): "the object and its manifest, which are installed with the package",
+    ("unwind/native_unwinder.py", "ctypes.CDLL"): "that object",
     ("profiler/recording/untrusted_recording.py", ".write_bytes"): "a copy in a new private folder",
     ("profiler/recording/untrusted_recording.py", "sqlite3.connect"): "that copy",
     (

@@ -11,8 +11,8 @@ from pyprof.model.walk_result import StackEnd, Trust
 from pyprof.runtime_code.hotspot.code_cache import Blob
 from pyprof.runtime_code.hotspot.unwind_rules import FrameRules
 from pyprof.unwind.dwarf_expressions import Budget
-from pyprof.unwind.interned_rules import KnownRule
 from pyprof.unwind.reference_unwinder import Caller, NoCaller, Registers, apply_rule
+from pyprof.unwind.rule_cache import KnownRule
 from pyprof.unwind.rule_text import describe_rule
 from pyprof.unwind.rules import Rule
 from pyprof.unwind.sample_memory import LaneMemory

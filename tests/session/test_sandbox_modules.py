@@ -31,7 +31,7 @@ OF_OTHERS = {
     "pyprof.model.profile": "what a user of the library does with a profile",
     "pyprof.objfile.breakpad.symbol_store": "--symbols, whose worker keeps its rights",
     "pyprof.lazy_dataclasses": "what shows a record's signature (inspect)",
-    "pyprof.unwind.module_sources": "--symbols, whose worker keeps its rights",
+    "pyprof.unwind.module_unwind_sources": "--symbols, whose worker keeps its rights",
     "pyprof.collectors.registry": "the sampler",
     "pyprof.session.recording": "the sampler",
     "pyprof.session.worker.worker_process": "the sampler, and the worker before it is confined",

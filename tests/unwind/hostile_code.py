@@ -17,7 +17,7 @@ from unittest.mock import patch
 from pyprof.model.arch import X86_64
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.object_file_opening import open_object_file
-from pyprof.unwind import native_walk
+from pyprof.unwind import native_unwinder
 from pyprof.unwind.code_analysis import code_rules
 from pyprof.unwind.code_analysis.code_rules import AnalysedCode, CodeRules
 from tests.unwind.made_stacks import little_elf
@@ -117,4 +117,4 @@ def main(library: ctypes.CDLL, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(native_walk.prepare(ctypes.CDLL(sys.argv[1])), float(sys.argv[2]))
+    main(native_unwinder.prepare(ctypes.CDLL(sys.argv[1])), float(sys.argv[2]))

@@ -21,9 +21,9 @@ from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
 from pyprof.model.sample_batch import SampleBatch, StackSlab
 from pyprof.model.walk_result import Trust, Walk
 from pyprof.options import UnwindOptions
-from pyprof.unwind import native_walk, unwinder
-from pyprof.unwind.interned_rules import RuleTable
-from pyprof.unwind.native_walk import BatchResult, NativeWalker, WalkerState, Why
+from pyprof.unwind import native_unwinder, unwinder
+from pyprof.unwind.native_unwinder import BatchResult, NativeWalker, WalkerState, Why
+from pyprof.unwind.rule_cache import RuleTable
 from pyprof.unwind.rules import SAME, UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder
 from tests.replay.playing import LOGS, played, unpacked
@@ -206,4 +206,4 @@ def main(library: ctypes.CDLL, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(native_walk.prepare(ctypes.CDLL(sys.argv[1])), float(sys.argv[2]))
+    main(native_unwinder.prepare(ctypes.CDLL(sys.argv[1])), float(sys.argv[2]))

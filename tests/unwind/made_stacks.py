@@ -21,7 +21,7 @@ from pyprof.model.walk_result import Trust
 from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import UnwindOptions
-from pyprof.unwind.module_sources import Reader
+from pyprof.unwind.module_unwind_sources import Reader
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder
 

@@ -13,7 +13,7 @@ from pyprof.model.arch import AARCH64, ARM, I386, PPC64LE, S390X, X86_64, Arch
 from pyprof.model.sample_batch import SampleKind
 from pyprof.model.walk_result import StackEnd, Walk
 from pyprof.options import UnwindOptions
-from pyprof.unwind.interned_rules import SLOW, SP_SAVED, encode_fast_rule
+from pyprof.unwind.rule_cache import SLOW, SP_SAVED, encode_fast_rule
 from pyprof.unwind.rules import RegKind, RegRule
 from tests.unwind.made_stacks import BASE, MadeLane, Program, batch_of, make_lane, unwinder_of
 from tests.unwind.made_world import COVERED, FP_RULE, FRAMED, ROOT, RSP, SP, World, found

@@ -17,13 +17,13 @@ from pyprof.model.arch import X86_64
 from pyprof.model.walk_result import StackEnd, Trust
 from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.options import UnwindOptions
+from pyprof.unwind.code_analysis.cfa_and_register_state import LOST, make_row
 from pyprof.unwind.code_analysis.code_rules import CodeRules, keep_proved, make_rule
-from pyprof.unwind.code_analysis.frame_state import LOST, make_row
 from pyprof.unwind.code_analysis.function_index import FunctionIndex
-from pyprof.unwind.code_analysis.function_states import Code, FunctionStates
-from pyprof.unwind.code_analysis.x86_flow import analyse
-from pyprof.unwind.module_sources import open_sources
-from pyprof.unwind.native_walk import find_library
+from pyprof.unwind.code_analysis.instruction_states import Code, FunctionStates
+from pyprof.unwind.code_analysis.x86_control_flow import analyse
+from pyprof.unwind.module_unwind_sources import open_sources
+from pyprof.unwind.native_unwinder import find_library
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 from tests.support import PROGRAMS, build, missing, need
 from tests.unwind.hostile_code import compare_file, compare_made

@@ -8,9 +8,9 @@ import pytest
 
 from pyprof.model.sample_batch import SampleKind
 from pyprof.model.walk_result import StackEnd, Trust, Walk
-from pyprof.unwind.heuristics import call_evidence
+from pyprof.unwind.heuristics import call_target_checks
 from pyprof.unwind.heuristics import frame_pointer_recovery as recover
-from pyprof.unwind.heuristics.call_evidence import CallSites
+from pyprof.unwind.heuristics.call_target_checks import CallSites
 from pyprof.unwind.reference_unwinder import ReferenceUnwinder
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from tests.unwind.made_stacks import BASE
@@ -286,4 +286,4 @@ def test_work_is_bounded_for_a_stack_full_of_return_addresses(kind: str, monkeyp
     assert done["links"] > 0
     assert done["frames"] <= times * (recover.MAX_FRAMES + 2 * recover.MAX_PLACES)
     assert done["links"] <= done["frames"] + times * (recover.MAX_PLACES + 2)
-    assert call_evidence.MAX_SCANNED <= recover.MAX_PLACES
+    assert call_target_checks.MAX_SCANNED <= recover.MAX_PLACES

@@ -17,7 +17,7 @@ from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.function_starts import FunctionStarts
-from pyprof.unwind.module_sources import READERS, open_sources
+from pyprof.unwind.module_unwind_sources import READERS, open_sources
 from pyprof.unwind.rule_lookup import FileTables, RuleIndex
 from tests.objfile.live import symbol
 from tests.support import PROGRAMS, build

@@ -15,7 +15,7 @@ from pyprof.objfile.elf.file import ElfFile
 from pyprof.objfile.gopclntab import GoTable
 from pyprof.symbolize.go_names import GoNames, go_names, without_type_arguments
 from pyprof.unwind.formats.gopclntab import GoFrames, go_source
-from pyprof.unwind.module_sources import open_sources
+from pyprof.unwind.module_unwind_sources import open_sources
 from tests.unwind.cfi_assembler import algebra
 from tests.unwind.go_table import PROGRAM, TABLE, TEXT, VERSIONS, GoCode, go_elf, table
 from tests.unwind.test_go_stacks import SYSTEMSTACK

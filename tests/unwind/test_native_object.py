@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.unwind import native_walk
-from pyprof.unwind.code_analysis import x86_flow
-from pyprof.unwind.code_analysis.native_flow import ROW, RUN, FlowRow
-from pyprof.unwind.native_walk import (
+from pyprof.unwind import native_unwinder
+from pyprof.unwind.code_analysis import x86_control_flow
+from pyprof.unwind.code_analysis.native_function_analysis import ROW, RUN, FlowRow
+from pyprof.unwind.native_unwinder import (
     FOLDER,
     NativeCodeError,
     SpaceRow,
@@ -88,7 +88,7 @@ def test_structures_are_those_of_the_source(
         numbers = ("WHY", Why), ("STATE", WalkerState)
         facts += [f"{name}_{each.name} == {each.value}" for name, enum in numbers for each in enum]
     else:
-        facts += [f"{name} == {getattr(x86_flow, name)}" for name in LIMITS]
+        facts += [f"{name} == {getattr(x86_control_flow, name)}" for name in LIMITS]
         facts += [f"sizeof(struct row) == {ROW.size}", f"sizeof(struct run) == {RUN.size}"]
     text = "".join(f'_Static_assert({fact}, "{fact}");\n' for fact in facts)
     program = tmp_path / "facts.c"
@@ -136,16 +136,16 @@ def test_doctor_says_why_stacks_are_walked_in_python(
 ) -> None:
     from pyprof.cli import doctor
 
-    native_walk._opened.cache_clear()
-    monkeypatch.setattr(native_walk, "FOLDER", copied)
+    native_unwinder._opened.cache_clear()
+    monkeypatch.setattr(native_unwinder, "FOLDER", copied)
     (copied / "manifest.json").unlink()
     try:
         doctor.show([doctor.check_native_walker()])
         assert "stacks are walked in Python, which is slower" in capsys.readouterr().out
-        assert native_walk.find_library() is None
+        assert native_unwinder.find_library() is None
     finally:
         monkeypatch.undo()
-        native_walk._opened.cache_clear()
+        native_unwinder._opened.cache_clear()
     doctor.show([doctor.check_native_walker()])
     assert "stacks are walked by native code" in capsys.readouterr().out
 

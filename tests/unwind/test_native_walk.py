@@ -14,10 +14,10 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import AARCH64, S390X, X86_64, Arch
 from pyprof.model.walk_result import StackEnd, Trust
 from pyprof.options import UnwindOptions
-from pyprof.unwind import native_walk, unwinder
-from pyprof.unwind.interned_rules import SLOW, RuleTable, encode_fast_rule
-from pyprof.unwind.native_walk import UNKNOWN, FrameRun, NativeWalker, find_library
+from pyprof.unwind import native_unwinder, unwinder
+from pyprof.unwind.native_unwinder import UNKNOWN, FrameRun, NativeWalker, find_library
 from pyprof.unwind.reference_unwinder import ReferenceUnwinder
+from pyprof.unwind.rule_cache import SLOW, RuleTable, encode_fast_rule
 from pyprof.unwind.rules import RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder
 from tests.replay.playing import LOGS
@@ -270,7 +270,7 @@ def test_slot_of_fp_outside_the_memory_ends_the_simplest_rules() -> None:
 
 
 def test_more_frames_than_there_is_room_for_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_walk, "_FIRST_ROOM", 1)
+    monkeypatch.setattr(native_unwinder, "_FIRST_ROOM", 1)
     program = Program(X86_64, 3)
     lanes = [make_lane(program, 1 + n % 40) for n in range(60)]
     found = unwinder_of(program)
@@ -279,7 +279,7 @@ def test_more_frames_than_there_is_room_for_are_found(monkeypatch: pytest.Monkey
 
 
 def test_tables_that_are_full_are_cleared_and_filled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_walk, "_MAX_BITS", 4)
+    monkeypatch.setattr(native_unwinder, "_MAX_BITS", 4)
     program = Program(X86_64, 4)
     found = unwinder_of(program)
     for _ in range(4):

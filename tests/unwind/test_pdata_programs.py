@@ -12,7 +12,7 @@ from pyprof.model.arch import X86_64
 from pyprof.model.arch.x86_instructions import instruction_length
 from pyprof.objfile.pe import PeFile
 from pyprof.symbolize.elf_symtab import read_symbol_sources
-from pyprof.unwind.module_sources import open_sources
+from pyprof.unwind.module_unwind_sources import open_sources
 from pyprof.unwind.rules import FunctionRows, RegKind, Rule
 from tests.support import PROGRAMS, build
 

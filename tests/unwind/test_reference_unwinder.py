@@ -8,8 +8,8 @@ from pyprof.model.arch import AARCH64, X86_64, Arch
 from pyprof.model.sample_batch import SampleKind
 from pyprof.model.walk_result import StackEnd, Trust
 from pyprof.unwind.dwarf_expressions import Budget
-from pyprof.unwind.interned_rules import KnownRule
 from pyprof.unwind.reference_unwinder import Caller, NoCaller, Registers, apply_rule
+from pyprof.unwind.rule_cache import KnownRule
 from pyprof.unwind.rules import SAME, UNDEFINED, RegKind, RegRule, Rule
 from pyprof.unwind.sample_memory import LaneMemory
 from tests.unwind.made_stacks import STACK, MadeLane, batch_of

@@ -12,16 +12,16 @@ from pyprof.model.arch import X86_64
 from pyprof.model.walk_result import Trust
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import UnwindOptions
-from pyprof.unwind import interned_rules
-from pyprof.unwind.interned_rules import MetPcs
-from pyprof.unwind.module_sources import NoRuntimeRules, RuleAt
+from pyprof.unwind import rule_cache
+from pyprof.unwind.module_unwind_sources import NoRuntimeRules, RuleAt
+from pyprof.unwind.rule_cache import MetPcs
 from pyprof.unwind.rule_lookup import RuleIndex
 from pyprof.unwind.rules import FunctionRows, RegKind, RegRule, Rule
 
 
 @pytest.mark.parametrize("bits", [1, 4, 13])
 def test_ids_are_those_that_a_search_gives(monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
-    monkeypatch.setattr(interned_rules, "_PLACE_BITS", bits)
+    monkeypatch.setattr(rule_cache, "_PLACE_BITS", bits)
     random, met, searched = np.random.default_rng(bits), MetPcs(), 0
 
     def search(pcs: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

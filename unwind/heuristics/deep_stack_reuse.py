@@ -20,9 +20,9 @@ import numpy.typing as npt
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.sample_batch import Piece
 from pyprof.model.walk_result import SharedFrames
-from pyprof.unwind.interned_rules import RuleTable
-from pyprof.unwind.native_walk import UNKNOWN, FrameRun
+from pyprof.unwind.native_unwinder import UNKNOWN, FrameRun
 from pyprof.unwind.reference_unwinder import CachedFrames, LaneWalk
+from pyprof.unwind.rule_cache import RuleTable
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

@@ -36,9 +36,9 @@ from pyprof.unwind.heuristics.deep_stack_reuse import (
     mask_needed_frames,
     slice_frames,
 )
-from pyprof.unwind.interned_rules import CFA_FP, FP_SAVED, RuleTable
-from pyprof.unwind.native_walk import OUTERMOST_RULE, UNKNOWN, FrameRun
+from pyprof.unwind.native_unwinder import OUTERMOST_RULE, UNKNOWN, FrameRun
 from pyprof.unwind.reference_unwinder import LaneWalk, ReferenceUnwinder, Registers
+from pyprof.unwind.rule_cache import CFA_FP, FP_SAVED, RuleTable
 from pyprof.unwind.sample_memory import LaneMemory
 
 U64 = npt.NDArray[np.uint64]

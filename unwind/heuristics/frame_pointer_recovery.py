@@ -4,7 +4,8 @@ A sample that was read from outside while its thread slept has sp and pc only. I
 inner frame saved it, places in the copy where a return address stands are tried as the frame's record. The evidence is
 weighed:
 
-- The call before the return address (heuristics/call_evidence.py): a direct call of the frame's function proves the
+- The call before the return address (heuristics/call_target_checks.py): a direct call of the frame's function proves
+the
   place, an indirect call allows it, a direct call of another function refutes it.
 - The frame size from the function's code (see below): if the code shows it, the record stands at that
   distance from sp. That holds for each frame on the way, too.
@@ -31,11 +32,11 @@ from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.arch.definition import Depth, FrameCode
 from pyprof.model.walk_result import StackEnd, Trust, lookup_pc
-from pyprof.unwind.heuristics.call_evidence import MAX_FUNCTION, CallEvidence, CallSites
-from pyprof.unwind.heuristics.code_checks import SpaceCode
+from pyprof.unwind.heuristics.call_target_checks import MAX_FUNCTION, CallEvidence, CallSites
 from pyprof.unwind.heuristics.frame_pointers import returns_to_trampoline
-from pyprof.unwind.interned_rules import KnownRule
+from pyprof.unwind.heuristics.machine_code_checks import SpaceCode
 from pyprof.unwind.reference_unwinder import Accept, LaneWalk, ReferenceUnwinder, Registers
+from pyprof.unwind.rule_cache import KnownRule
 from pyprof.unwind.rule_lookup import SpaceIndex
 from pyprof.unwind.rules import RegKind
 from pyprof.unwind.sample_memory import LaneMemory

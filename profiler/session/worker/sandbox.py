@@ -20,7 +20,7 @@ from pyprof.session.worker.file_broker_client import FileBrokerClient
 from pyprof.session.worker.message_channel import Channel
 from pyprof.session.worker.worker_process import close_all_but
 from pyprof.symbolize import demangle
-from pyprof.unwind import module_sources, native_walk
+from pyprof.unwind import module_unwind_sources, native_unwinder
 
 _LATE = (
     "pyprof.collector_control",
@@ -54,14 +54,14 @@ _CALLS = ("wait4",)
 
 def load() -> None:
     """Import every module and text codec that the confined worker may need later, because it cannot open files then."""
-    for name in (*module_sources.list_reader_modules(), *_LATE):
+    for name in (*module_unwind_sources.list_reader_modules(), *_LATE):
         with suppress(ImportError):
             importlib.import_module(name)
     for machine in ("i386", "x86_64") if os.uname().machine == "x86_64" else (os.uname().machine,):
         call_names(machine)
     for name in _ENCODINGS:
         codecs.lookup(name)
-    native_walk.find_library()
+    native_unwinder.find_library()
 
 
 class Sandbox:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.unwind.module_sources import open_sources, order_sources
+from pyprof.unwind.module_unwind_sources import open_sources, order_sources
 from tests.unwind.sframe.fixtures import load
 
 

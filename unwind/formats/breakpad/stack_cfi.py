@@ -173,7 +173,7 @@ class RegisterNames:
 
 
 def breakpad_reader(find: FindSymbols) -> Callable[[ObjectFile, Arch, Diagnostics], StackCfi | None]:
-    """Return a function that opens STACK CFI records as an unwind source (a Reader of unwind/module_sources.py).
+    """Return a function that opens STACK CFI records as an unwind source (a Reader of unwind/module_unwind_sources.py).
 
     Args:
         find: Finds the symbol file of an object file.

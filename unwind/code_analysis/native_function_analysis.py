@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.objfile.base import ObjectFile, Segment
-from pyprof.unwind.code_analysis.frame_state import FrameRow
+from pyprof.unwind.code_analysis.cfa_and_register_state import FrameRow
 from pyprof.unwind.code_analysis.function_index import FunctionIndex
-from pyprof.unwind.code_analysis.function_states import Outline, Run
-from pyprof.unwind.code_analysis.x86_flow import MAX_TABLE
+from pyprof.unwind.code_analysis.instruction_states import Outline, Run
+from pyprof.unwind.code_analysis.x86_control_flow import MAX_TABLE
 
 MAX_SIZE = 1 << 30
 """Maximum size in bytes of a segment whose functions native code analyses."""

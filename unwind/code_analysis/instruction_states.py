@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.arch.x86_instructions import LONGEST, begins_with_prologue
-from pyprof.unwind.code_analysis.frame_state import FrameRow, FrameState, make_row
-from pyprof.unwind.code_analysis.x86_instructions import RBP, RSP, X86Instruction, decode
+from pyprof.unwind.code_analysis.cfa_and_register_state import FrameRow, FrameState, make_row
+from pyprof.unwind.code_analysis.x86_instruction_decoder import RBP, RSP, X86Instruction, decode
 
 _PADDING = b"\x00\x90\xcc"
 _NOPS = ((0, 0x90), (1, 0x1F))

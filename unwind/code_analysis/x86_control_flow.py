@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from pyprof.unwind.code_analysis.frame_state import (
+from pyprof.unwind.code_analysis.cfa_and_register_state import (
     ENTRY,
     KEPT,
     MAX_OFFSET,
@@ -32,7 +32,7 @@ from pyprof.unwind.code_analysis.frame_state import (
     with_value,
     without_values,
 )
-from pyprof.unwind.code_analysis.function_states import (
+from pyprof.unwind.code_analysis.instruction_states import (
     Code,
     FunctionStates,
     InstructionState,
@@ -43,7 +43,7 @@ from pyprof.unwind.code_analysis.function_states import (
     is_call,
     sets_rsp_from_rbp,
 )
-from pyprof.unwind.code_analysis.x86_instructions import (
+from pyprof.unwind.code_analysis.x86_instruction_decoder import (
     CALLEE_SAVED,
     RAX,
     RBP,

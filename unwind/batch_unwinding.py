@@ -1,6 +1,6 @@
 """The walk of a batch: by the native walker, which asks for what its plain rules do not cover, or by the reference.
 
-The native walker follows sp, fp and pc by plain rules (interned_rules). It stops at a frame that needs more: a SLOW
+The native walker follows sp, fp and pc by plain rules (rule_cache). It stops at a frame that needs more: a SLOW
 rule, an unknown register, a rule that a call must prove, a frame without a table. Then the reference unwinder
 (reference_unwinder.py) finds that frame's caller with the registers that are known, and the native walker continues
 from there. If a register is needed that was not followed, the reference unwinder walks the sample again from its first
@@ -22,10 +22,9 @@ from pyprof.model.integer_columns import among
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.walk_result import Trust, Walk, lookup_pc
 from pyprof.unwind.dwarf_expressions import PER_FRAME
-from pyprof.unwind.heuristics.code_checks import Verdict
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
-from pyprof.unwind.interned_rules import KnownRule
-from pyprof.unwind.native_walk import (
+from pyprof.unwind.heuristics.machine_code_checks import Verdict
+from pyprof.unwind.native_unwinder import (
     IS_CALL,
     IS_CODE,
     IS_RETURN,
@@ -37,6 +36,7 @@ from pyprof.unwind.native_walk import (
     answer_rule,
 )
 from pyprof.unwind.reference_unwinder import Caller, LaneWalk, NoCaller, ReferenceUnwinder, Registers
+from pyprof.unwind.rule_cache import KnownRule
 from pyprof.unwind.rule_lookup import SpaceIndex
 from pyprof.unwind.sample_memory import LaneMemory
 

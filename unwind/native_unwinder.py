@@ -30,7 +30,7 @@ from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.walk_result import StackEnd, Trust
-from pyprof.unwind.interned_rules import RuleTable
+from pyprof.unwind.rule_cache import RuleTable
 from pyprof.unwind.rule_lookup import SpaceIndex
 
 U64 = npt.NDArray[np.uint64]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pyprof.unwind.code_analysis.x86_instructions import CALLEE_SAVED, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP
+from pyprof.unwind.code_analysis.x86_instruction_decoder import CALLEE_SAVED, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP
 
 CFA = -1
 """Origin of places whose distance from the CFA is known. Other origins are addresses of instructions."""
