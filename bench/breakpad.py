@@ -18,7 +18,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.symbolize.breakpad import SymbolFileNames
-from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
+from pyprof.unwind.formats.breakpad_stack_cfi import StackCfi
 
 FILES, ORIGINS, SIZE = 20_000, 100_000, 256
 LOOKUPS = 5_000

@@ -10,7 +10,7 @@ from tests import syntax
 from tests.test_layers import sources
 
 PARALLEL = {
-    "RowReader": {"pyprof.unwind.formats.exidx.prologue_rows", "pyprof.unwind.formats.sframe_decoder"},
+    "RowReader": {"pyprof.unwind.formats.exidx_prologue_rows", "pyprof.unwind.formats.sframe_decoder"},
 }
 """Names that parallel modules share, because no module uses two of them: one for each format."""
 

@@ -31,7 +31,7 @@ HEAVY = {
     "pyprof.collectors.bpf": "for interpreters, and commands that are started",
     "pyprof.objfile.gopclntab": "for programs that are written in Go",
     "pyprof.unwind.code_analysis": "for functions without tables",
-    "pyprof.unwind.formats.exidx": "for 32-bit ARM",
+    "pyprof.unwind.formats.exidx_section": "for 32-bit ARM",
     "pyprof.unwind.formats.sframe_source": "for files that have it",
     "pyprof.exporters.flamegraph": "for its format",
 }

@@ -25,7 +25,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.unwind.rules import FunctionRows, Rule, Source
 
 if TYPE_CHECKING:
-    from pyprof.unwind.formats.breakpad.stack_cfi import FindSymbols
+    from pyprof.unwind.formats.breakpad_stack_cfi import FindSymbols
     from pyprof.unwind.formats.sframe_source import SFrame
 
 
@@ -56,11 +56,11 @@ class TableReader:
 
 _TABLES = {
     "sframe": TableReader(".sframe", "sframe_source", "open_sframe"),
-    "eh_frame": TableReader(".eh_frame", "cfi.sections", "open_eh_frame"),
-    "exidx": TableReader(".ARM.exidx", "exidx.section", "open_exidx"),
+    "eh_frame": TableReader(".eh_frame", "cfi_sections", "open_eh_frame"),
+    "exidx": TableReader(".ARM.exidx", "exidx_section", "open_exidx"),
     "go": TableReader(".gopclntab", "gopclntab", "go_source"),
     "pdata": TableReader(".pdata", "pdata", "open_pdata"),
-    "debug_frame": TableReader(".debug_frame", "cfi.sections", "open_debug_frame"),
+    "debug_frame": TableReader(".debug_frame", "cfi_sections", "open_debug_frame"),
 }
 READERS: dict[str, Reader] = {**_TABLES}
 
@@ -80,7 +80,7 @@ def add_symbol_reader(find: FindSymbols) -> dict[str, Reader]:
     Args:
         find: Finds the symbol file of an object file.
     """
-    from pyprof.unwind.formats.breakpad.stack_cfi import breakpad_reader
+    from pyprof.unwind.formats.breakpad_stack_cfi import breakpad_reader
 
     return {**READERS, "breakpad": breakpad_reader(find)}
 

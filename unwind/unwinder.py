@@ -22,7 +22,7 @@ from pyprof.objfile.loaded_images import Image, ImageStore
 from pyprof.options import FALLBACK, SCAN, UnwindOptions
 from pyprof.unwind.batch_unwinding import BatchWalk, WalkedSpace, read_first_registers
 from pyprof.unwind.dwarf_expressions import Budget
-from pyprof.unwind.formats.breakpad.stack_win import STACK_WIN_ARCH, StackWinFallback, StackWinRecords
+from pyprof.unwind.formats.breakpad_stack_win import STACK_WIN_ARCH, StackWinFallback, StackWinRecords
 from pyprof.unwind.heuristics.call_target_checks import CallSites
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.frame_pointer_recovery import FramePointerRecovery

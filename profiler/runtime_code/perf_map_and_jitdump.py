@@ -21,8 +21,8 @@ from pyprof.objfile.jitdump import JitdumpClosed, JitdumpReader, Loaded, Record
 from pyprof.objfile.loaded_images import SILENT
 from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report_problem
 from pyprof.symbolize.perfmap import PerfMapReader
-from pyprof.unwind.formats.cfi.entries import CfiSection
-from pyprof.unwind.formats.cfi.sections import CfiTable
+from pyprof.unwind.formats.cfi_cie_and_fde import CfiSection
+from pyprof.unwind.formats.cfi_sections import CfiTable
 from pyprof.unwind.formats.libunwind_registrations import shift_rows
 
 LINE_BYTES = 30

@@ -37,7 +37,7 @@ from pyprof.symbolize.dwarf.units import Dwarf, Ranges
 from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.name_cache import has_dwarf
 from pyprof.symbolize.symbol_table import SymbolTable
-from pyprof.unwind.formats.breakpad.stack_cfi import CfiText
+from pyprof.unwind.formats.breakpad_stack_cfi import CfiText
 from pyprof.unwind.module_unwind_sources import READERS
 from pyprof.unwind.rules import Source
 

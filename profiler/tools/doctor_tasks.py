@@ -20,7 +20,7 @@ from pyprof.options import UnwindOptions
 from pyprof.runtime_code.base import JIT, CodeSource, module_path
 from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
 from pyprof.runtime_code.perf_map_and_jitdump import FILE as JITDUMP
-from pyprof.unwind.formats.cfi.sections import open_eh_frame
+from pyprof.unwind.formats.cfi_sections import open_eh_frame
 
 MAX_NAMED = 8
 

@@ -25,7 +25,7 @@ from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.symbol_table import SymbolTable
-from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
+from pyprof.unwind.formats.breakpad_stack_cfi import StackCfi
 from pyprof.unwind.module_unwind_sources import READERS, add_symbol_reader
 from pyprof.unwind.rule_text import RuleWords, format_rule_fields
 from pyprof.unwind.rules import FunctionRows, Source

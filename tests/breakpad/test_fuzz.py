@@ -17,9 +17,9 @@ from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.symbolize.breakpad import SymbolFileNames
 from pyprof.tools.breakpad_writer import SymbolWriter
-from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, run_program
-from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
-from pyprof.unwind.formats.breakpad.stack_win import INNERMOST, find_win_caller
+from pyprof.unwind.formats.breakpad_postfix_expressions import PostfixFailed, run_program
+from pyprof.unwind.formats.breakpad_stack_cfi import StackCfi
+from pyprof.unwind.formats.breakpad_stack_win import INNERMOST, find_win_caller
 from pyprof.unwind.rule_cache import encode_fast_rule
 from tests.breakpad.support import HEAD
 from tests.breakpad.test_reader import SMALL

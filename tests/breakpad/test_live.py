@@ -26,7 +26,7 @@ from pyprof.objfile.breakpad.symbol_store import SymbolStore
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.tools.breakpad_writer import SymbolWriter
-from pyprof.unwind.formats.breakpad.stack_cfi import breakpad_reader
+from pyprof.unwind.formats.breakpad_stack_cfi import breakpad_reader
 from pyprof.unwind.module_unwind_sources import add_symbol_reader
 from pyprof.unwind.unwinder import Unwinder
 from tests import warm

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from pyprof.model.arch import I386, X86_64, Arch
 from pyprof.unwind.dwarf_expressions import ExpressionFailed, Machine
 from pyprof.unwind.dwarf_expressions import evaluate_expression as evaluate_dwarf
-from pyprof.unwind.formats.breakpad.postfix import (
+from pyprof.unwind.formats.breakpad_postfix_expressions import (
     PostfixFailed,
     PostfixProblem,
     RuleCompiler,
     evaluate_postfix,
     run_program,
 )
-from pyprof.unwind.formats.breakpad.stack_cfi import RegisterNames
+from pyprof.unwind.formats.breakpad_stack_cfi import RegisterNames
 from pyprof.unwind.rules import RegKind, RegRule
 
 CFA = 0x7000

@@ -20,7 +20,7 @@ from pyprof.objfile.byte_source import BytesSource
 from pyprof.symbolize.breakpad import SymbolFileNames
 from pyprof.symbolize.demangle import demangle
 from pyprof.tools.breakpad_writer import SymbolWriter, Written
-from pyprof.unwind.formats.breakpad.stack_cfi import StackCfi
+from pyprof.unwind.formats.breakpad_stack_cfi import StackCfi
 from pyprof.unwind.module_unwind_sources import READERS
 from pyprof.unwind.rules import SAME, UNDEFINED, FunctionRows, RegKind, Rule
 from tests import warm

@@ -56,7 +56,7 @@ from pyprof.symbolize.perfmap import PerfMapReader
 from pyprof.symbolize.source_files import parse_places
 from pyprof.symbolize.symbol_table import SymbolTable
 from pyprof.unwind.dwarf_expressions import ExpressionFailed, Machine, evaluate_expression
-from pyprof.unwind.formats.cfi.entries import CfiSection
+from pyprof.unwind.formats.cfi_cie_and_fde import CfiSection
 from pyprof.unwind.formats.gdb_jit import read_list, read_object
 from pyprof.unwind.formats.gopclntab import add_stack_switches
 from pyprof.unwind.formats.libunwind_registrations import DynReader, RegionFormat, open_table

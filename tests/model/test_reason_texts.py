@@ -47,7 +47,7 @@ from pyprof.model.summary import NOT_SAMPLED_LABEL, PARTLY_READ, Summary, lacks
 from pyprof.model.walk_result import StackEnd
 from pyprof.session.worker.file_broker_client import FILES_NOT_OPENED
 from pyprof.session.worker.sandbox import SHARED_USER, UNCONFINED
-from pyprof.unwind.formats.cfi.sections import BROKEN_TABLE, NO_TABLE
+from pyprof.unwind.formats.cfi_sections import BROKEN_TABLE, NO_TABLE
 from tests import syntax
 from tests.test_layers import sources
 

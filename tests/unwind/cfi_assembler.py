@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64, Arch
-from pyprof.unwind.formats.cfi.entries import Bases, CfiSection
-from pyprof.unwind.formats.cfi.sections import CfiTable, EhFrame
+from pyprof.unwind.formats.cfi_cie_and_fde import Bases, CfiSection
+from pyprof.unwind.formats.cfi_sections import CfiTable, EhFrame
 from pyprof.unwind.rule_text import describe_rule
 from pyprof.unwind.rules import FunctionRows
 

@@ -15,7 +15,7 @@ from elftools.elf.sections import SymbolTableSection
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.formats.cfi.sections import open_eh_frame
+from pyprof.unwind.formats.cfi_sections import open_eh_frame
 from tests.support import PROGRAMS, build
 from tests.unwind.cfi_assembler import algebra
 from tests.unwind.cfi_oracles import differences, llvm_rows, our_rows, readelf_rows

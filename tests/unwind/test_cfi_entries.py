@@ -9,7 +9,14 @@ import pytest
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import I386, S390X
-from pyprof.unwind.formats.cfi.entries import Bases, CfiEntries, read_encoded, read_sleb128, read_uleb128, to_signed64
+from pyprof.unwind.formats.cfi_cie_and_fde import (
+    Bases,
+    CfiEntries,
+    read_encoded,
+    read_sleb128,
+    read_uleb128,
+    to_signed64,
+)
 from tests.unwind.cfi_assembler import Frames, advance, def_cfa, def_cfa_offset, offset, sleb, uleb
 
 KIND = pytest.mark.parametrize("eh", [True, False], ids=["eh_frame", "debug_frame"])

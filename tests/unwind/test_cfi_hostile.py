@@ -13,9 +13,9 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.formats.cfi.entries import CfiSection
-from pyprof.unwind.formats.cfi.fde_index import NAME, read_search_table
-from pyprof.unwind.formats.cfi.sections import CfiTable, EhFrame
+from pyprof.unwind.formats.cfi_cie_and_fde import CfiSection
+from pyprof.unwind.formats.cfi_fde_index import NAME, read_search_table
+from pyprof.unwind.formats.cfi_sections import CfiTable, EhFrame
 from pyprof.unwind.rule_text import describe_rule
 from pyprof.unwind.rules import FunctionRows, RegKind
 from tests.unwind.cfi_assembler import Frames, ra_register

@@ -23,7 +23,7 @@ from pyprof.symbolize.dwarf.source_lines import SourceLines
 from pyprof.symbolize.go_names import go_names
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Symbolizer
-from pyprof.unwind.formats.cfi.sections import open_debug_frame
+from pyprof.unwind.formats.cfi_sections import open_debug_frame
 from pyprof.unwind.formats.gopclntab import go_source
 from pyprof.unwind.rules import FunctionRows, RegKind, Rule
 from tests.cli.support import pyprof

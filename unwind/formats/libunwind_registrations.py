@@ -48,9 +48,9 @@ from pyprof.model.address_space import ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.target_structs import TargetStructs
-from pyprof.unwind.formats.cfi.entries import CfiEntries, CfiSection
-from pyprof.unwind.formats.cfi.program import CfiPrograms
-from pyprof.unwind.formats.cfi.sections import CfiTable
+from pyprof.unwind.formats.cfi_cie_and_fde import CfiEntries, CfiSection
+from pyprof.unwind.formats.cfi_instructions import CfiPrograms
+from pyprof.unwind.formats.cfi_sections import CfiTable
 from pyprof.unwind.rules import FunctionRows
 
 LIST, LIST_ADDR = b"_U_dyn_info_list", b"_U_dyn_info_list_addr"
@@ -439,7 +439,7 @@ def open_table(
         return DebugFrameInMemory(info, structs, diagnostics, max_bytes)
     _check_size(info, table_size(info.head.format, info.table_len, arch.word), max_bytes)
     if info.head.format == RegionFormat.ARM_EXIDX:
-        from pyprof.unwind.formats.exidx.section import open_memory_exidx
+        from pyprof.unwind.formats.exidx_section import open_memory_exidx
 
         return open_memory_exidx(
             info.table_data, structs.read_exactly(info.table_data, info.table_len), read, arch, diagnostics

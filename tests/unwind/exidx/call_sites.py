@@ -11,8 +11,8 @@ from pathlib import Path
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARM
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.formats.cfi.sections import open_debug_frame
-from pyprof.unwind.formats.exidx.section import open_exidx
+from pyprof.unwind.formats.cfi_sections import open_debug_frame
+from pyprof.unwind.formats.exidx_section import open_exidx
 from pyprof.unwind.rule_text import describe_rule
 from pyprof.unwind.rules import FunctionRows, RegKind, Rule
 from tests.support import need

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyprof.unwind.formats.exidx.rules import Opcode, decode_opcode
+from pyprof.unwind.formats.exidx_unwind_instructions import Opcode, decode_opcode
 
 
 def listing(code: bytes) -> list[Opcode]:

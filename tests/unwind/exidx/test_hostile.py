@@ -14,8 +14,8 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.formats.exidx.rules import compile_rule, decode_opcodes
-from pyprof.unwind.formats.exidx.section import open_exidx
+from pyprof.unwind.formats.exidx_section import open_exidx
+from pyprof.unwind.formats.exidx_unwind_instructions import compile_rule, decode_opcodes
 from pyprof.unwind.rule_text import describe_rule
 from tests.unwind.exidx.test_libraries import library
 from tests.unwind.exidx.writer import TABLES, TEXT, wrap

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.errors import FormatError
-from pyprof.unwind.formats.exidx.section import Entry, Model, read_entries
+from pyprof.unwind.formats.exidx_section import Entry, Model, read_entries
 from tests.support import missing
 from tests.unwind.exidx.build import source_of
 from tests.unwind.exidx.listing import listing

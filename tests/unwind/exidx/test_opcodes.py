@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.errors import FormatError
-from pyprof.unwind.formats.exidx.rules import OpKind, decode_opcodes
+from pyprof.unwind.formats.exidx_unwind_instructions import OpKind, decode_opcodes
 from tests.support import need
 from tests.unwind.exidx.build import assemble, function
 from tests.unwind.exidx.listing import listing

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARM
 from pyprof.objfile.elf.file import ElfFile
-from pyprof.unwind.formats.cfi.sections import open_debug_frame
-from pyprof.unwind.formats.exidx.prologue_rows import Decoder, Effect, RowReader
-from pyprof.unwind.formats.exidx.rules import compile_rule, decode_opcodes
+from pyprof.unwind.formats.cfi_sections import open_debug_frame
+from pyprof.unwind.formats.exidx_prologue_rows import Decoder, Effect, RowReader
+from pyprof.unwind.formats.exidx_unwind_instructions import compile_rule, decode_opcodes
 from pyprof.unwind.rule_text import describe_rule
 from tests.support import build, need
 from tests.unwind.exidx.build import assemble, function, source_of, symbols

@@ -8,7 +8,7 @@ import pytest
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM
-from pyprof.unwind.formats.exidx.rules import compile_rule, decode_opcodes
+from pyprof.unwind.formats.exidx_unwind_instructions import compile_rule, decode_opcodes
 from pyprof.unwind.rule_text import describe_rule
 from tests.unwind.exidx.build import assemble, function, source_of, symbols
 

@@ -11,10 +11,10 @@ An entry states the code that it covers, and its unwinding instructions:
 Source: ehabi32, "Index table entries", "Exception-handling table entries", "Arm-defined personality routines".
 
 Its rules hold at call sites only (ehabi32: tables serve exceptions, not prologues). So .debug_frame is used first for a
-pc that is not a return address, and prologues and epilogues get their rows from the code (prologue_rows.py). A function
-that cannot be unwound (CANTUNWIND, "refuse to unwind") counts as not covered, because another source, or the link
-register of an innermost frame, may still find its caller. The start of a process and of its threads is different: it
-has no caller.
+pc that is not a return address, and prologues and epilogues get their rows from the code (exidx_prologue_rows.py). A
+function that cannot be unwound (CANTUNWIND, "refuse to unwind") counts as not covered, because another source, or the
+link register of an innermost frame, may still find its caller. The start of a process and of its threads is different:
+it has no caller.
 
 Two kinds of code have no caller, although their table says "cannot unwind":
 
@@ -43,8 +43,8 @@ from pyprof.model.address_space import ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.model.walk_result import Trust
 from pyprof.objfile.base import ObjectFile, Segment
-from pyprof.unwind.formats.exidx.prologue_rows import RowReader
-from pyprof.unwind.formats.exidx.rules import compile_rule, decode_opcodes
+from pyprof.unwind.formats.exidx_prologue_rows import RowReader
+from pyprof.unwind.formats.exidx_unwind_instructions import compile_rule, decode_opcodes
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, Rule
 
 SECTION, TABLE = ".ARM.exidx", ".ARM.extab"

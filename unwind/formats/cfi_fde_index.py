@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass, field
-from pyprof.unwind.formats.cfi.entries import (
+from pyprof.unwind.formats.cfi_cie_and_fde import (
     APPLICATION,
     DATAREL,
     EXTENDED,

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.unwind.dwarf_expressions import BREG0, BREGX, DEREF, LIT0
-from pyprof.unwind.formats.cfi.entries import CfiEntries, Cie, Fde, read_sleb128, read_uleb128, to_signed64
+from pyprof.unwind.formats.cfi_cie_and_fde import CfiEntries, Cie, Fde, read_sleb128, read_uleb128, to_signed64
 from pyprof.unwind.rules import SAME, UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 
 (

@@ -20,7 +20,7 @@ from pyprof.objfile.breakpad.records import WinRecord
 from pyprof.objfile.breakpad.symbol_file import SymbolFile
 from pyprof.objfile.loaded_images import ImageStore
 from pyprof.unwind.dwarf_expressions import Read
-from pyprof.unwind.formats.breakpad.postfix import PostfixFailed, PostfixProblem, run_program
+from pyprof.unwind.formats.breakpad_postfix_expressions import PostfixFailed, PostfixProblem, run_program
 from pyprof.unwind.reference_unwinder import Caller, Fallback, NoCaller, Outcome, Registers
 from pyprof.unwind.sample_memory import LaneMemory
 

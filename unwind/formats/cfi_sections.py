@@ -16,10 +16,10 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.walk_result import Trust
 from pyprof.objfile.base import ObjectFile, UnwindTable
-from pyprof.unwind.formats.cfi.entries import Bases, CfiEntries, CfiSection, Fde
-from pyprof.unwind.formats.cfi.fde_index import NAME as HDR_NAME
-from pyprof.unwind.formats.cfi.fde_index import CfiIndex, SearchTable, build_index, read_search_table
-from pyprof.unwind.formats.cfi.program import CfiPrograms
+from pyprof.unwind.formats.cfi_cie_and_fde import Bases, CfiEntries, CfiSection, Fde
+from pyprof.unwind.formats.cfi_fde_index import NAME as HDR_NAME
+from pyprof.unwind.formats.cfi_fde_index import CfiIndex, SearchTable, build_index, read_search_table
+from pyprof.unwind.formats.cfi_instructions import CfiPrograms
 from pyprof.unwind.rules import Extents, FunctionRows
 
 
