@@ -16,8 +16,8 @@ from typing import IO
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.objfile.breakpad.symbol_file import SymbolFile
-from pyprof.symbolize.breakpad import SymbolFileNames
+from pyprof.objfile.breakpad_symbol_file import SymbolFile
+from pyprof.symbolize.breakpad_names import SymbolFileNames
 from pyprof.unwind.formats.breakpad_stack_cfi import StackCfi
 
 FILES, ORIGINS, SIZE = 20_000, 100_000, 256

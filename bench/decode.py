@@ -21,7 +21,7 @@ from rich.table import Table
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import find_arch
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from pyprof.unwind.module_unwind_sources import READERS
 
 FILES = (

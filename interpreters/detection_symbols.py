@@ -19,7 +19,7 @@ from pyprof.model.address_space import AddressSpace, Module
 
 if TYPE_CHECKING:  # the sampler only calls ReadSymbols
     from pyprof.objfile.base import ObjectFile
-    from pyprof.objfile.loaded_images import ImageStore
+    from pyprof.objfile.mapped_object_files import ImageStore
 
 _SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("shndx", "<u2"), ("value", "<u8"), ("size", "<u8")]

@@ -37,7 +37,7 @@ HEAVY = {
 }
 """Modules that a native recording or dump must not load, with their cost or purpose."""
 
-NAMING = {"pyprof.symbolize", "pyprof.unwind", "pyprof.objfile.elf", "pyprof.interpreters.cpython.frame_reader"}
+NAMING = {"pyprof.symbolize", "pyprof.unwind", "pyprof.objfile.elf_file", "pyprof.interpreters.cpython.frame_reader"}
 """Packages that the worker loads in addition to the sampler, or that are not loaded unless an interpreter runs."""
 SAMPLER, WORKER = 131, 188
 """Maximum number of pyprof's modules in the sampler and in the worker."""

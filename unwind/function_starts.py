@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.loaded_images import Image
+from pyprof.objfile.mapped_object_files import Image
 from pyprof.unwind.module_unwind_sources import READERS, Reader, open_sources
 from pyprof.unwind.rule_lookup import MAX_FILES, FileTables
 from pyprof.unwind.rules import Source

@@ -21,7 +21,7 @@ from pyprof.model.arch.x86_instructions import begins_with_prologue
 from pyprof.model.reason_texts import problem_of
 from pyprof.model.walk_result import Trust
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.loaded_images import Image, ImageStore
+from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import CODE, FALLBACK, UnwindOptions
 from pyprof.unwind.heuristics.machine_code_checks import (
     MAX_EPILOGUE_BYTES,

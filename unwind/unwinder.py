@@ -18,7 +18,7 @@ from pyprof.model.reason_texts import problem
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.walk_result import Walk, lookup_pc
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.loaded_images import Image, ImageStore
+from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import FALLBACK, SCAN, UnwindOptions
 from pyprof.unwind.batch_unwinding import BatchWalk, WalkedSpace, read_first_registers
 from pyprof.unwind.dwarf_expressions import Budget

@@ -23,7 +23,7 @@ from pyprof.collectors.base import CollectorRefused
 from pyprof.collectors.linux import bpf_syscall
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQ")

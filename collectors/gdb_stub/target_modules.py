@@ -27,10 +27,10 @@ from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.objfile.byte_source import BytesSource
-from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
-from pyprof.objfile.elf.memory_image import find_bias_by_headers, read_headers
-from pyprof.objfile.elf.sections import PAGE, PT_DYNAMIC, PT_NOTE
-from pyprof.objfile.target_structs import LinkedObject, find_debug_address, read_linked_objects, read_string
+from pyprof.objfile.elf_file import ElfFile, build_id_in_notes
+from pyprof.objfile.elf_memory_image import find_bias_by_headers, read_headers
+from pyprof.objfile.elf_sections import PAGE, PT_DYNAMIC, PT_NOTE
+from pyprof.objfile.target_memory_structs import LinkedObject, find_debug_address, read_linked_objects, read_string
 
 AT_PHDR, AT_BASE, AT_EXECFN, AT_SYSINFO_EHDR = 3, 7, 31, 33
 PT_INTERP = 3

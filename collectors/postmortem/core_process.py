@@ -44,12 +44,12 @@ from pyprof.objfile.core_file import (
     read_notes,
     register_word_size,
 )
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.memory_image import find_bias_by_headers, read_build_id, read_headers
-from pyprof.objfile.elf.sections import PAGE, PT_DYNAMIC, PT_INTERP
-from pyprof.objfile.guarded_open import debuginfod_cache, open_below
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.objfile.elf_memory_image import find_bias_by_headers, read_build_id, read_headers
+from pyprof.objfile.elf_sections import PAGE, PT_DYNAMIC, PT_INTERP
 from pyprof.objfile.mapped_file_search import find_bias, find_candidates, identify, is_accepted, is_same_dynamic_table
-from pyprof.objfile.target_structs import LinkedObject, find_debug_address, read_linked_objects, read_string
+from pyprof.objfile.target_memory_structs import LinkedObject, find_debug_address, read_linked_objects, read_string
+from pyprof.objfile.untrusted_file_access import debuginfod_cache, open_below
 
 BUILD_ID_DIR = "/usr/lib/debug/.build-id"
 

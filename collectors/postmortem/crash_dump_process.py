@@ -20,8 +20,8 @@ from pyprof.model.arch import Arch, find_arch
 from pyprof.model.profile import ThreadInfo
 from pyprof.objfile.byte_source import ByteSource, FileSource, open_regular
 from pyprof.objfile.crash_dump import ELF_MACHINES, CrashDump, DumpException, DumpModule, DumpRegion, DumpThread
-from pyprof.objfile.guarded_open import debuginfod_cache
 from pyprof.objfile.minidump import MAX_SIZE, is_microdump, is_minidump, read_microdump, read_minidump
+from pyprof.objfile.untrusted_file_access import debuginfod_cache
 
 DEVICE = "dump"
 UNKNOWN_PERMS = "r-xp"

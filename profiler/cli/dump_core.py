@@ -118,7 +118,7 @@ def complain(profile: Profile) -> None:
 def lacks_files(profile: Profile) -> bool:
     """Return True if stacks may lack frames because not all files of their modules are known."""
     from pyprof.collectors.postmortem.core_process import NO_PROGRAM, OTHER_PROGRAM
-    from pyprof.objfile.loaded_images import DIFFERS, NO_SYMBOLS, NOT_COMPARED, NOT_FOUND
+    from pyprof.objfile.mapped_object_files import DIFFERS, NO_SYMBOLS, NOT_COMPARED, NOT_FOUND
 
     missing = {DIFFERS, NOT_COMPARED, NOT_FOUND, NO_SYMBOLS, NO_PROGRAM, OTHER_PROGRAM}
     return not profile.summary.errors.keys().isdisjoint(missing)

@@ -24,7 +24,7 @@ import numpy as np
 
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass, field
-from pyprof.objfile import guarded_open, io_deadline
+from pyprof.objfile import io_deadline, untrusted_file_access
 
 
 class ByteSource(Protocol):
@@ -114,7 +114,7 @@ def open_regular(path: str) -> int:
         FormatError: The file is not a regular file.
     """
     try:
-        return guarded_open.current_opener().open_regular(path)
+        return untrusted_file_access.current_opener().open_regular(path)
     except OSError as error:
         if error.errno == errno.EINVAL:
             raise FormatError("file", 0, "not a regular file") from None

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.objfile.byte_source import ByteSource
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.sections import ET_CORE, PF_R, PF_W, PF_X, PT_NOTE
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.objfile.elf_sections import ET_CORE, PF_R, PF_W, PF_X, PT_NOTE
 
 MAX_READ = 1 << 30
 

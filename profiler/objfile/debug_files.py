@@ -18,10 +18,10 @@ from weakref import WeakKeyDictionary
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.objfile import guarded_open, io_deadline
+from pyprof.objfile import io_deadline, untrusted_file_access
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.guarded_open import Rights, current_opener, debuginfod_cache, open_below
 from pyprof.objfile.object_file_opening import open_object_file
+from pyprof.objfile.untrusted_file_access import Rights, current_opener, debuginfod_cache, open_below
 
 CRC_CHUNK = 1 << 20
 MAX_CRC = 4 << 30
@@ -226,7 +226,7 @@ def find_owner(root: str, path: str) -> str | None:
     The lists of files are searched without parsing.
     """
     try:
-        info = guarded_open.find_file(root, "var/lib/dpkg/info")
+        info = untrusted_file_access.find_file(root, "var/lib/dpkg/info")
     except OSError:
         return None
     try:
@@ -268,7 +268,7 @@ def _listing(folder: str, names: list[str], lines: list[bytes], budget: int) -> 
     size = 0
     for name in names:
         try:
-            data = guarded_open.read_file(folder, name, budget - size)
+            data = untrusted_file_access.read_file(folder, name, budget - size)
         except OSError:
             continue
         size += len(data)

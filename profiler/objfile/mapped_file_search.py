@@ -24,9 +24,9 @@ from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Module, ReadMemory
 from pyprof.objfile import io_deadline
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.elf.file import ElfFile, build_id_in_notes
-from pyprof.objfile.elf.sections import PAGE, PT_DYNAMIC, PT_NOTE
-from pyprof.objfile.guarded_open import current_opener, open_below
+from pyprof.objfile.elf_file import ElfFile, build_id_in_notes
+from pyprof.objfile.elf_sections import PAGE, PT_DYNAMIC, PT_NOTE
+from pyprof.objfile.untrusted_file_access import current_opener, open_below
 
 MAX_HANDLES = 4
 MAX_PROOF = 1 << 16

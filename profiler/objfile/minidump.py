@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import base_name
-from pyprof.objfile.breakpad.records import format_guid
+from pyprof.objfile.breakpad_records import format_guid
 from pyprof.objfile.byte_source import ByteSource, BytesSource
 from pyprof.objfile.core_file import make_saved_memory
 from pyprof.objfile.crash_dump import (

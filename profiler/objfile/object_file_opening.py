@@ -6,8 +6,8 @@ import os
 
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.byte_source import FileSource, open_regular
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.memory_image import relocate_memory_object
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.objfile.elf_memory_image import relocate_memory_object
 from pyprof.objfile.pe import PeFile
 
 

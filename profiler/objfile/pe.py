@@ -27,7 +27,7 @@ from pyprof.model.address_space import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.model.arch import Arch, find_arch
 from pyprof.objfile.base import AbsentFile, Section, Segment, UnwindTable
 from pyprof.objfile.byte_source import ByteSource, BytesSource, FileSource, open_regular
-from pyprof.objfile.elf.file import find_named_symbols, find_prefixed_symbols, symbol_layout
+from pyprof.objfile.elf_file import find_named_symbols, find_prefixed_symbols, symbol_layout
 
 MACHINES = {
     0x14C: (3, 32, "little"),

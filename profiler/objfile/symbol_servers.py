@@ -36,9 +36,9 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.reason_texts import problem
 from pyprof.objfile import io_deadline
-from pyprof.objfile.breakpad.symbol_store import copy_text
-from pyprof.objfile.guarded_open import debuginfod_cache, is_build_id
+from pyprof.objfile.breakpad_symbol_search import copy_text
 from pyprof.objfile.object_file_opening import open_object_file
+from pyprof.objfile.untrusted_file_access import debuginfod_cache, is_build_id
 
 TIMEOUT_S = 10.0
 """Timeout in seconds for a symbol server's connection, for a pause within a response, and for all of its headers

@@ -16,7 +16,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import CodeName, Span
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk_result import Trust, Walk
-from pyprof.objfile.loaded_images import Image
+from pyprof.objfile.mapped_object_files import Image
 from pyprof.unwind.rules import FunctionRows, Rule
 
 I64 = npt.NDArray[np.int64]

@@ -26,7 +26,7 @@ from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import FrameKey
 from pyprof.model.walk_result import Walk, lookup_pc, lookup_pcs
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.loaded_images import Image, ImageStore
+from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.base import ManagedRuntime, Ranges, Rows, RuleAt, module_path
 from pyprof.runtime_code.perf_map_and_jitdump import FILE as JITDUMP

@@ -16,11 +16,11 @@ from pyprof.model.reason_texts import problem, problem_of
 from pyprof.model.walk_result import Trust
 from pyprof.objfile import io_deadline
 from pyprof.objfile.byte_source import ContentReservation, GrowingFile
-from pyprof.objfile.guarded_open import current_opener, open_below
 from pyprof.objfile.jitdump import JitdumpClosed, JitdumpReader, Loaded, Record
-from pyprof.objfile.loaded_images import SILENT
+from pyprof.objfile.mapped_object_files import SILENT
+from pyprof.objfile.untrusted_file_access import current_opener, open_below
 from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report_problem
-from pyprof.symbolize.perfmap import PerfMapReader
+from pyprof.symbolize.perf_map import PerfMapReader
 from pyprof.unwind.formats.cfi_cie_and_fde import CfiSection
 from pyprof.unwind.formats.cfi_sections import CfiTable
 from pyprof.unwind.formats.libunwind_registrations import shift_rows

@@ -15,7 +15,7 @@ from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import ALWAYS, Span
 from pyprof.objfile.byte_source import GrowingFile
-from pyprof.objfile.guarded_open import current_opener, open_below
+from pyprof.objfile.untrusted_file_access import current_opener, open_below
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.base import CodeScan, CodeSource, ManagedRuntime, Rows, RuleAt
 from pyprof.runtime_code.perf_map_and_jitdump import JitdumpCode, PerfMapCode

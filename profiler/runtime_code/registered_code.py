@@ -18,9 +18,9 @@ from pyprof.model.jit_code_map import CodeMap, CodeName, Span
 from pyprof.model.reason_texts import problem_of
 from pyprof.model.walk_result import Trust
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.loaded_images import Image
+from pyprof.objfile.mapped_object_files import Image
 from pyprof.objfile.object_file_opening import open_memory_object
-from pyprof.objfile.target_structs import TargetStructs
+from pyprof.objfile.target_memory_structs import TargetStructs
 from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, module_path, report_problem
 from pyprof.unwind.formats.gdb_jit import (
     DESCRIPTOR,

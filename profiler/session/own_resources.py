@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.libc import trim_heap
-from pyprof.objfile.guarded_open import current_opener
+from pyprof.objfile.untrusted_file_access import current_opener
 
 
 class OwnCost(NamedTuple):

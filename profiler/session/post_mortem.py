@@ -23,8 +23,8 @@ from pyprof.model.interpreter_reader_protocols import GoroutineOffsets
 from pyprof.model.profile import Profile
 from pyprof.model.thread_stacks import ThreadStack, leave_out_system, thread_stacks
 from pyprof.objfile.crash_dump import DumpException, DumpModule
-from pyprof.objfile.guarded_open import debuginfod_cache
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.mapped_object_files import ImageStore
+from pyprof.objfile.untrusted_file_access import debuginfod_cache
 from pyprof.options import DeadTarget, is_confined
 from pyprof.session.goroutine_stacks import GoroutineStacks
 from pyprof.session.session import Session

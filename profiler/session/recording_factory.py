@@ -282,7 +282,7 @@ def check_stacks(options: StackOptions) -> None:
         UsageError: An option is invalid.
     """
     if options.symbols:
-        from pyprof.objfile.breakpad.symbol_store import SymbolStore
+        from pyprof.objfile.breakpad_symbol_search import SymbolStore
 
         SymbolStore(options.symbols, Diagnostics())  # the worker makes another one, but too late to report an error
     _one_of("native", options.native, tuple(NATIVE_VIEWS))

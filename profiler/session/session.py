@@ -17,8 +17,8 @@ from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.profile import Profile
 from pyprof.model.stacks import FrameKey
 from pyprof.model.walk_result import lookup_pc
-from pyprof.objfile.breakpad.symbol_store import SymbolStore
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.breakpad_symbol_search import SymbolStore
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import DEFAULT_STACK_SIZE, UnwindOptions, ViewOptions
 from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
 from pyprof.session.pipeline.batch_to_stacks import Interning

@@ -28,7 +28,7 @@ from pyprof.model.profile import Frame, Profile, ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.thread_stacks import FrameDetail, ThreadStack, leave_out_system, thread_stacks
 from pyprof.model.walk_result import StackEnd
-from pyprof.objfile.guarded_open import read_file, rights_below
+from pyprof.objfile.untrusted_file_access import read_file, rights_below
 from pyprof.options import CollectOptions, DumpOptions, RemoteOptions
 from pyprof.session.pipeline.interpreter_readers import Runtimes
 from pyprof.session.recording_factory import check_stacks

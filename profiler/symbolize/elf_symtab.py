@@ -19,7 +19,7 @@ import numpy as np
 from pyprof.errors import FormatError
 from pyprof.model.arch.definition import PltCode
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.elf.file import symbol_layout
+from pyprof.objfile.elf_file import symbol_layout
 from pyprof.symbolize.symbol_table import SymbolRows
 
 MAX_ENTRIES = 1 << 16

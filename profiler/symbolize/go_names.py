@@ -9,8 +9,8 @@ from __future__ import annotations
 from pyprof.errors import FormatError
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.gopclntab import GoTable
-from pyprof.symbolize.breakpad import NamedPlace
-from pyprof.symbolize.dwarf.source_lines import SourcePlace
+from pyprof.symbolize.breakpad_names import NamedPlace
+from pyprof.symbolize.dwarf_source_lines import SourcePlace
 
 
 class GoNames:

@@ -9,7 +9,7 @@ from pyprof.model.arch import ARCHES
 from pyprof.model.arch.syscalls import call_names
 from pyprof.model.marker_frames import NOT_ONE_BY_ONE, Blocked, KernelFrame
 from pyprof.model.reason_texts import problem_counted
-from pyprof.objfile.guarded_open import current_opener
+from pyprof.objfile.untrusted_file_access import current_opener
 
 _ARCHES = {arch.name: arch for arch in ARCHES.values()}
 _CODE = b"tTwW"

@@ -25,11 +25,11 @@ from pyprof.model.stacks import FrameKey
 from pyprof.model.summary import NameCounts
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.debug_files import Packages
-from pyprof.objfile.guarded_open import Rights
-from pyprof.objfile.loaded_images import Image
-from pyprof.symbolize.breakpad import SymbolFileNames
+from pyprof.objfile.mapped_object_files import Image
+from pyprof.objfile.untrusted_file_access import Rights
+from pyprof.symbolize.breakpad_names import SymbolFileNames
 from pyprof.symbolize.demangle import demangle
-from pyprof.symbolize.dwarf.source_lines import SourceLines, SourcePlace
+from pyprof.symbolize.dwarf_source_lines import SourceLines, SourcePlace
 from pyprof.symbolize.elf_symtab import DEBUG_FILE, read_symbol_sources
 from pyprof.symbolize.kernel_symbols import KernelNames
 from pyprof.symbolize.symbol_table import Labels, SymbolTable

@@ -22,10 +22,10 @@ from pyprof.model.stacks import native_key
 from pyprof.objfile import io_deadline
 from pyprof.objfile.base import ObjectFile, Segment
 from pyprof.objfile.debug_files import DebugFiles
-from pyprof.objfile.guarded_open import current_opener, is_build_id
-from pyprof.objfile.loaded_images import Image, ImageStore
+from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.objfile.symbol_servers import KINDS, cached_path
+from pyprof.objfile.untrusted_file_access import current_opener, is_build_id
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Symbolizer
 

@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from pyprof.errors import UsageError
 from pyprof.model.analysis.line_costs import SourceText, line_costs
 from pyprof.model.profile import Profile
-from pyprof.objfile import guarded_open, io_deadline
+from pyprof.objfile import io_deadline, untrusted_file_access
 from pyprof.objfile.byte_source import FileSource
-from pyprof.objfile.guarded_open import Rights, open_file
+from pyprof.objfile.untrusted_file_access import Rights, open_file
 
 MAX_BYTES = 4 << 20
 MAX_FILES, MAX_LETTERS = 2000, 64 << 20
@@ -149,7 +149,7 @@ class CythonLines:
 
     def _read(self, file: str) -> bytes:
         try:
-            source = FileSource(guarded_open.open_below(self._root, file, self._rights))
+            source = FileSource(untrusted_file_access.open_below(self._root, file, self._rights))
             return bytes(source.read(0, _MAX_BYTES)) if source.read(0, len(_HEAD)) == _HEAD else b""
         except OSError:
             return b""

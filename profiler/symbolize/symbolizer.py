@@ -18,10 +18,10 @@ from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.reason_texts import problem
 from pyprof.model.stacks import FrameKey
 from pyprof.model.walk_result import Trust, lookup_pc
-from pyprof.objfile.loaded_images import Image, ImageStore
+from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.symbolize.demangle import demangle
-from pyprof.symbolize.dwarf.attribute_forms import Deadline, OutOfTime
-from pyprof.symbolize.dwarf.source_lines import SourcePlace
+from pyprof.symbolize.dwarf_attribute_forms import Deadline, OutOfTime
+from pyprof.symbolize.dwarf_source_lines import SourcePlace
 from pyprof.symbolize.name_cache import FileNames, FrameModules, NameCache, Named
 from pyprof.symbolize.symbol_table import MADE, Labels, name_by_start, name_runtime_code, naming_command
 

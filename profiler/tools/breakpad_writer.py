@@ -25,15 +25,15 @@ from pyprof.errors import FormatError, PyprofError, UnsupportedArchitecture
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.breakpad.records import breakpad_id
+from pyprof.objfile.breakpad_records import breakpad_id
 from pyprof.objfile.debug_files import DebugFiles
-from pyprof.objfile.guarded_open import current_opener
 from pyprof.objfile.object_file_opening import open_object_file
+from pyprof.objfile.untrusted_file_access import current_opener
 from pyprof.symbolize.demangle import demangle
-from pyprof.symbolize.dwarf.attribute_forms import Deadline
-from pyprof.symbolize.dwarf.inlined_functions import Inlined, Inlines, Subprogram
-from pyprof.symbolize.dwarf.source_lines import LineTable
-from pyprof.symbolize.dwarf.units import Dwarf, Ranges
+from pyprof.symbolize.dwarf_attribute_forms import Deadline
+from pyprof.symbolize.dwarf_inlined_functions import Inlined, Inlines, Subprogram
+from pyprof.symbolize.dwarf_source_lines import LineTable
+from pyprof.symbolize.dwarf_units import Dwarf, Ranges
 from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.name_cache import has_dwarf
 from pyprof.symbolize.symbol_table import SymbolTable

@@ -15,7 +15,7 @@ from pyprof.model.address_space import AddressSpace, Module
 from pyprof.model.arch import Arch
 from pyprof.model.reason_texts import problem, problem_of
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.loaded_images import Image, ImageStore
+from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.base import JIT, CodeSource, module_path
 from pyprof.runtime_code.jit_code_of_recording import RuntimeCode

@@ -18,9 +18,9 @@ from pyprof.errors import FormatError, UnsupportedArchitecture, UsageError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch, breakpad_arch
 from pyprof.objfile.base import Section
-from pyprof.objfile.breakpad.records import WinRecord
-from pyprof.objfile.breakpad.symbol_file import SymbolFile
-from pyprof.objfile.breakpad.symbol_store import SymbolStore, open_symbol_file
+from pyprof.objfile.breakpad_records import WinRecord
+from pyprof.objfile.breakpad_symbol_file import SymbolFile
+from pyprof.objfile.breakpad_symbol_search import SymbolStore, open_symbol_file
 from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.elf_symtab import read_symbol_sources

@@ -24,9 +24,9 @@ from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.model.interpreter_frames import Chain
 from pyprof.model.interpreter_reader_protocols import FrameOffsets
 from pyprof.objfile.core_file import AT_EXECFN, CoreMemory, SavedRange, read_notes
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.sections import PF_X
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.objfile.elf_sections import PF_X
+from pyprof.objfile.mapped_object_files import ImageStore
 from tests.bpf.user_space import Ran, UserSpace
 from tests.core.making import kernel_writes_here
 from tests.support import missing, need

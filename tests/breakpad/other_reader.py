@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.objfile.breakpad.symbol_file import SymbolFile
+from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.objfile.byte_source import BytesSource
-from pyprof.symbolize.breakpad import SymbolFileNames
+from pyprof.symbolize.breakpad_names import SymbolFileNames
 from pyprof.tools.breakpad_writer import SymbolWriter
 
 STEPS = 20_000

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import AARCH64, ARM, I386, X86_64, Arch
-from pyprof.objfile.breakpad import index as breakpad_index
-from pyprof.objfile.breakpad.records import WinRecord
-from pyprof.objfile.breakpad.symbol_file import SymbolFile
+from pyprof.objfile import breakpad_index
+from pyprof.objfile.breakpad_records import WinRecord
+from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.objfile.byte_source import BytesSource
-from pyprof.symbolize.breakpad import SymbolFileNames
+from pyprof.symbolize.breakpad_names import SymbolFileNames
 from pyprof.tools.breakpad_writer import SymbolWriter
 from pyprof.unwind.formats.breakpad_postfix_expressions import PostfixFailed, run_program
 from pyprof.unwind.formats.breakpad_stack_cfi import StackCfi

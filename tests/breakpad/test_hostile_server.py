@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.objfile import io_deadline, symbol_servers
-from pyprof.objfile.breakpad import symbol_store
+from pyprof.objfile import breakpad_symbol_search, io_deadline, symbol_servers
 from pyprof.objfile.symbol_servers import MAX_REDIRECTS, SymbolServer
 
 pytestmark = pytest.mark.system
@@ -118,7 +117,7 @@ def test_bomb_ends_after_one_line(headers: tuple[str, ...], tmp_path: Path) -> N
 
 
 def test_file_that_would_fill_the_disk_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(symbol_store, "RESERVE", 1.0)
+    monkeypatch.setattr(breakpad_symbol_search, "RESERVE", 1.0)
     path, said, _ = fetch(lambda connection, _: connection.sendall(reply(TEXT)), tmp_path)
     assert path is None
     assert "fill the disk" in said

@@ -22,8 +22,8 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk_result import StackEnd, Walk, lookup_pc
-from pyprof.objfile.breakpad.symbol_store import SymbolStore
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.breakpad_symbol_search import SymbolStore
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.tools.breakpad_writer import SymbolWriter
 from pyprof.unwind.formats.breakpad_stack_cfi import breakpad_reader

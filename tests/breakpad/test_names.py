@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pyprof.symbolize.breakpad import MAX_INLINED, SymbolFileNames
-from pyprof.symbolize.dwarf.source_lines import SourcePlace
+from pyprof.symbolize.breakpad_names import MAX_INLINED, SymbolFileNames
+from pyprof.symbolize.dwarf_source_lines import SourcePlace
 from tests.breakpad.support import symbol_file
 from tests.breakpad.test_reader import SMALL
 

@@ -8,9 +8,9 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.objfile.breakpad.symbol_file import SymbolFile
+from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.objfile.byte_source import BytesSource
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from pyprof.unwind.formats.breakpad_stack_cfi import StackCfi
 from pyprof.unwind.module_unwind_sources import READERS
 from pyprof.unwind.rule_text import format_rule_fields

@@ -6,8 +6,8 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import FormatError
-from pyprof.objfile.breakpad import index as breakpad_index
-from pyprof.objfile.breakpad.records import FuncRecord, InlineRecord, LineRecord, ModuleRecord, WinRecord
+from pyprof.objfile import breakpad_index
+from pyprof.objfile.breakpad_records import FuncRecord, InlineRecord, LineRecord, ModuleRecord, WinRecord
 from tests.breakpad.support import HEAD, symbol_file
 
 SMALL = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyprof.objfile.breakpad.records import WinRecord
+from pyprof.objfile.breakpad_records import WinRecord
 from pyprof.unwind.formats.breakpad_postfix_expressions import PostfixFailed, PostfixProblem
 from pyprof.unwind.formats.breakpad_stack_win import INNERMOST, Callee, find_parameter_size, find_win_caller
 from tests.breakpad.support import symbol_file

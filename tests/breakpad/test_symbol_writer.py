@@ -15,9 +15,9 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
-from pyprof.objfile.breakpad.symbol_file import SymbolFile
+from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.objfile.byte_source import BytesSource
-from pyprof.symbolize.breakpad import SymbolFileNames
+from pyprof.symbolize.breakpad_names import SymbolFileNames
 from pyprof.symbolize.demangle import demangle
 from pyprof.tools.breakpad_writer import SymbolWriter, Written
 from pyprof.unwind.formats.breakpad_stack_cfi import StackCfi

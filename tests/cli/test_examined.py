@@ -15,9 +15,9 @@ import pytest
 from pyprof.cli import main
 from pyprof.collectors.linux import privileges_and_seccomp
 from pyprof.errors import PyprofError
-from pyprof.objfile.breakpad.symbol_file import SymbolFile
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.breakpad_symbol_file import SymbolFile
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
 from pyprof.session.worker import worker_process
 from tests import warm

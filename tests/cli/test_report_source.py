@@ -17,7 +17,7 @@ from pyprof.cli import main
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.walk_result import Trust
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.session.worker import worker_process
 from pyprof.symbolize.source_files import MAX_BYTES, SourceFiles

@@ -15,7 +15,7 @@ from pyprof.collectors.gdb_stub.remote_serial import PacketLink
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.model.address_space import Mapping
 from pyprof.model.arch import RISCV64
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from tests.core.writer import NT_AUXV, NT_SIGINFO, CoreWriter, Load, R, W, X
 from tests.remote.stubs import free_port, stub_process
 

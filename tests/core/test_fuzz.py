@@ -17,7 +17,7 @@ from pyprof.collectors.postmortem.core_process import CoreFileProcess
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.objfile.core_file import CoreMemory, read_notes
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from pyprof.options import UnwindOptions
 from pyprof.session.session import Session
 from tests.core.making import crash, folder

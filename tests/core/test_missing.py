@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from tests.cli.support import pyprof
 from tests.core.making import TARGETS, Core, crash, program, run_in_gdb, run_to_core
 from tests.core.support import Document, dump, dump_with, names, pcs

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from tests.core.judges import gdb_pcs
 from tests.core.making import Core
 from tests.core.support import dump_with, names, pcs

@@ -9,8 +9,8 @@ import pytest
 
 from pyprof.collectors.linux import privileges_and_seccomp
 from pyprof.errors import PyprofError
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import DeadTarget, UnwindOptions
 from pyprof.session.post_mortem import examined
 from pyprof.session.worker.worker_process import Worker, WorkerDied, forked, spawned

@@ -40,19 +40,19 @@ from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core_file import CoreMemory, read_notes
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.memory_image import relocate_memory_object
-from pyprof.objfile.elf.sections import inflate_debugdata, inflate_section, inflate_zdebug
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.objfile.elf_memory_image import relocate_memory_object
+from pyprof.objfile.elf_sections import inflate_debugdata, inflate_section, inflate_zdebug
 from pyprof.objfile.jitdump import JitdumpReader
 from pyprof.objfile.minidump import read_microdump, read_minidump
 from pyprof.objfile.pe import PeFile, PeImage, find_windows_module
 from pyprof.recording.column_blocks import unpack_columns
 from pyprof.runtime_code.registered_code import code_ranges
 from pyprof.symbolize.demangle import demangle, is_harmless
-from pyprof.symbolize.dwarf.attribute_forms import Deadline, OutOfTime
-from pyprof.symbolize.dwarf.source_lines import SourceLines
+from pyprof.symbolize.dwarf_attribute_forms import Deadline, OutOfTime
+from pyprof.symbolize.dwarf_source_lines import SourceLines
 from pyprof.symbolize.elf_symtab import read_symbol_sources
-from pyprof.symbolize.perfmap import PerfMapReader
+from pyprof.symbolize.perf_map import PerfMapReader
 from pyprof.symbolize.source_files import parse_places
 from pyprof.symbolize.symbol_table import SymbolTable
 from pyprof.unwind.dwarf_expressions import ExpressionFailed, Machine, evaluate_expression

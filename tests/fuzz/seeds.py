@@ -18,7 +18,7 @@ import numpy as np
 from pyprof.exporters.protobuf_encoding import encode_data, encode_number
 from pyprof.fleet.agent import control_socket
 from pyprof.model.arch import X86_64
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from pyprof.recording.column_blocks import pack_columns
 from pyprof.tools.breakpad_writer import SymbolWriter
 from tests.breakpad.support import HEAD

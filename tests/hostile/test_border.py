@@ -28,7 +28,7 @@ from pyprof.lazy_dataclasses import field_names, is_record
 from pyprof.model.address_space import Mapping
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core_file import read_notes
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.jitdump import JitdumpReader
 from pyprof.objfile.minidump import read_microdump, read_minidump
 from pyprof.recording.column_blocks import unpack_columns

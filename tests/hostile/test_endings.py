@@ -273,7 +273,7 @@ def running_in(folder: Path) -> list[str]:
     return found
 
 
-ELF_FILES = "pyprof.objfile.elf.file:ElfFile.__init__"
+ELF_FILES = "pyprof.objfile.elf_file:ElfFile.__init__"
 NAMES = "pyprof.symbolize.name_cache:read_symbol_sources"
 
 

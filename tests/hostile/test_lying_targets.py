@@ -12,7 +12,7 @@ import pytest
 
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.mapped_object_files import ImageStore
 from tests.cli.support import BUSY, PYPROF, python
 from tests.live.support.recording import running
 from tests.support import PROGRAMS, build, missing

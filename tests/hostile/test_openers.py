@@ -1,6 +1,6 @@
 """Tests of the source code: file names from a target, a file or a server are opened in one place.
 
-objfile/guarded_open.py opens foreign names, and the names that the kernel or the user provides.
+objfile/untrusted_file_access.py opens foreign names, and the names that the kernel or the user provides.
 objfile/byte_source.py (open_regular) opens names from the user, and exporters/output_file.py writes. All other code
 opens trusted names only: constants, names below /proc or /sys with numbers, and descriptors that one of these modules
 has opened. ALLOWED lists each exception with its reason.
@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROOMS = ("profiler", "collectors", "interpreters", "unwind", "exporters", "start")
 OPENERS = {
-    "profiler/objfile/guarded_open.py",
+    "profiler/objfile/untrusted_file_access.py",
     "profiler/objfile/byte_source.py",
     "exporters/output_file.py",
 }
@@ -42,7 +42,7 @@ ALLOWED = {
         "profiler/recording/writer.py",
         "sqlite3.connect",
     ): "the output, where nobody else gives names",
-    ("profiler/objfile/breakpad/symbol_store.py", "lzma.LZMAFile"): "a stream that is open",
+    ("profiler/objfile/breakpad_symbol_search.py", "lzma.LZMAFile"): "a stream that is open",
     ("profiler/fleet/server/query/query_api.py", "open"): "a file that was just made in a folder of its own",
     ("profiler/fleet/cli/demo_fleet.py", "open"): "a descriptor that was just made, in a folder of its own",
     ("profiler/fleet/server/http_app.py", ".read_bytes"): "the page's own files",
@@ -141,7 +141,7 @@ def test_foreign_names_have_one_opener() -> None:
             seen[name, by] += not ours
             if not ours and (name, by) not in ALLOWED:
                 wrong.append(f"{name}:{line}: {by}")
-    assert not wrong, "opened by a name that is perhaps foreign: use objfile/guarded_open.py"
+    assert not wrong, "opened by a name that is perhaps foreign: use objfile/untrusted_file_access.py"
     assert looked_at > 30
     assert {key for key in ALLOWED if not seen[key]} == set(), "exceptions that nobody needs"
 

@@ -16,9 +16,9 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.model.jit_code_map import ALWAYS
-from pyprof.objfile import guarded_open, io_deadline
+from pyprof.objfile import io_deadline, untrusted_file_access
 from pyprof.objfile.byte_source import FileSource, GrowingFile
-from pyprof.objfile.loaded_images import SILENT
+from pyprof.objfile.mapped_object_files import SILENT
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.perf_map_and_jitdump import PerfMapCode
 from tests.cli.support import PYPROF
@@ -57,12 +57,12 @@ def test_file_that_was_open_is_at_its_end_where_reading_does_not_return(
 ) -> None:
     with monkeypatch.context() as patient:
         patient.setattr(io_deadline, "RESPONSE_TIMEOUT_S", HANGS_S)
-        source = FileSource(guarded_open.open_file("/", str(shared.folder / "spin")))
+        source = FileSource(untrusted_file_access.open_file("/", str(shared.folder / "spin")))
         assert bytes(source.read(0, 4)) == b"\x7fELF"
     shared.fall_silent()
     assert bytes(source.read(source.size - 8, 8)) in (b"", (shared.folder.parent / "spin").read_bytes()[-8:])
     with pytest.raises(io_deadline.Unanswered):
-        guarded_open.find_file("/", str(shared.folder / "names"))
+        untrusted_file_access.find_file("/", str(shared.folder / "names"))
 
 
 @pytest.mark.usefixtures("short")
@@ -73,10 +73,10 @@ def test_mount_that_was_silent_is_asked_no_more_and_others_are(
     shared.fall_silent()
     for name in ("spin", "names", "other"):
         with pytest.raises(io_deadline.Unanswered):
-            guarded_open.open_file("/", str(shared.folder / name))
+            untrusted_file_access.open_file("/", str(shared.folder / name))
         monkeypatch.setattr(io_deadline, "_answers", lambda _: pytest.fail("it is asked again"))
         monkeypatch.setattr(io_deadline, "RESPONSE_TIMEOUT_S", HANGS_S)
-    os.close(guarded_open.open_file("/", str(shared.folder.parent / "spin")))
+    os.close(untrusted_file_access.open_file("/", str(shared.folder.parent / "spin")))
 
 
 @pytest.mark.usefixtures("short")
@@ -85,7 +85,7 @@ def test_mount_whose_probe_outlasts_the_call_is_asked_no_more(shared: Mounted, m
     monkeypatch.setattr(io_deadline, "RESPONSE_TIMEOUT_S", 1)
     monkeypatch.setattr(io_deadline, "_answers", lambda _: end.wait(HANGS_S))
     with pytest.raises(io_deadline.Unanswered):
-        guarded_open.open_file("/", str(shared.folder / "spin"))
+        untrusted_file_access.open_file("/", str(shared.folder / "spin"))
     assert len(io_deadline._silent) == 1
     end.set()
 
@@ -93,7 +93,7 @@ def test_mount_whose_probe_outlasts_the_call_is_asked_no_more(shared: Mounted, m
 @pytest.mark.usefixtures("short")
 def test_perf_map_that_does_not_answer_is_named(shared: Mounted) -> None:
     diagnostics = Diagnostics()
-    file = GrowingFile(partial(guarded_open.open_file, "/", str(shared.folder / "names")), frozenset({0}))
+    file = GrowingFile(partial(untrusted_file_access.open_file, "/", str(shared.folder / "names")), frozenset({0}))
     code = PerfMapCode(file, diagnostics)
     space = AddressSpace(1, 1, 0, (), lambda avma, size: b"", "")
     shared.fall_silent()

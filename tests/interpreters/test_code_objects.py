@@ -65,7 +65,7 @@ class CodeObject:
 
 
 def code(number: int) -> PythonCode:
-    return PythonCode(f"f_{number}", f"f_{number}", "file.py", 1, LineTableFormat.LOCATIONS, b"")
+    return PythonCode(f"f_{number}", f"f_{number}", "elf_file.py", 1, LineTableFormat.LOCATIONS, b"")
 
 
 def made() -> tuple[CodeObject, CodeReader, FunctionTable]:

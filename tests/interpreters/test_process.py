@@ -33,7 +33,7 @@ from pyprof.interpreters.function_numbers import FunctionTable
 from pyprof.model.address_space import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.interpreter_reader_protocols import FrameRows
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.mapped_object_files import ImageStore
 from tests.interpreters.pythons import HERE, Python, pythons
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]

@@ -17,7 +17,7 @@ import pytest
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, ProgramImage
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
 

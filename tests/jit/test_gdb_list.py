@@ -16,7 +16,7 @@ from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import ARM, I386, X86_64, Arch
 from pyprof.model.jit_code_map import ALWAYS
-from pyprof.objfile.elf.memory_image import relocate_memory_object
+from pyprof.objfile.elf_memory_image import relocate_memory_object
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.registered_code import GdbCode, code_ranges
 from pyprof.symbolize.elf_symtab import read_symbol_sources

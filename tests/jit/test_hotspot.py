@@ -10,7 +10,7 @@ import pytest
 
 from pyprof.collectors.linux import procfs
 from pyprof.model.arch import X86_64
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from pyprof.runtime_code.hotspot.code_cache import STUB_LIST
 from pyprof.runtime_code.hotspot.java_frames import JavaVm
 from pyprof.runtime_code.hotspot.methods import show_class

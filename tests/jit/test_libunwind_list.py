@@ -171,7 +171,7 @@ def test_exported_function_tells_where_the_hidden_list_is(
 
 @pytest.mark.system
 def test_shared_libunwind_of_this_machine_is_understood() -> None:
-    from pyprof.objfile.elf.file import ElfFile
+    from pyprof.objfile.elf_file import ElfFile
     from pyprof.unwind.formats.libunwind_registrations import find_list
     from tests.support import missing
 

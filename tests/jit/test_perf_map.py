@@ -22,12 +22,12 @@ from pyprof.model.arch import X86_64
 from pyprof.model.jit_code_map import ALWAYS, NamedRanges
 from pyprof.objfile import byte_source
 from pyprof.objfile.byte_source import GrowingFile
-from pyprof.objfile.guarded_open import open_below
+from pyprof.objfile.untrusted_file_access import open_below
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.perf_map_and_jitdump import PerfMapCode
 from pyprof.runtime_code.process_code import perf_map_head
-from pyprof.symbolize import perfmap
-from pyprof.symbolize.perfmap import MAX_LINE, MAX_NAME, PerfMapReader
+from pyprof.symbolize import perf_map
+from pyprof.symbolize.perf_map import MAX_LINE, MAX_NAME, PerfMapReader
 
 
 def lines_of(found: NamedRanges) -> list[tuple[int, int, str]]:
@@ -107,7 +107,7 @@ def test_any_bytes_say_what_their_lines_say_one_by_one(pieces: list[bytes]) -> N
 
 
 def test_lines_over_the_bound_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(perfmap, "MAX_LINES", 3)
+    monkeypatch.setattr(perf_map, "MAX_LINES", 3)
     diagnostics = Diagnostics()
     reader = PerfMapReader(diagnostics)
     assert len(lines_of(reader.read(b"1 1 a\n2 1 b\n"))) == 2

@@ -13,7 +13,7 @@ from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import X86_64
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.walk_result import StackEnd, Trust, Walk
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.jit_code_of_recording import RuntimeCode

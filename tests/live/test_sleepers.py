@@ -19,7 +19,7 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleKind
 from pyprof.model.walk_result import StackEnd
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.unwinder import Unwinder
 from tests.collectors.targets import record, wait_asleep

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from pyprof.model.address_space import AddressSpace, Mapping, ProgramImage, group_modules
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.guarded_open import Opener
+from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.mapped_file_search import Identity, find_candidates, identify
+from pyprof.objfile.untrusted_file_access import Opener
 
 LIB = ("08:01", 7, "/lib/a.so")
 ANON = ("00:00", 0, "")
@@ -37,7 +37,7 @@ def test_of_thousands_of_mappings_of_a_file_a_few_are_opened_and_compared(monkey
         read.append(avma)
         return bytes(size)
 
-    monkeypatch.setattr("pyprof.objfile.guarded_open._current", Counting())
+    monkeypatch.setattr("pyprof.objfile.untrusted_file_access._current", Counting())
     space = AddressSpace(0, os.getpid(), 0, mappings, zeros, "/nowhere", image=ProgramImage())
     (module,) = space.modules
     for candidate in find_candidates(space, module, {}, lambda: None, ElfFile.open):

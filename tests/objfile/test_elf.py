@@ -14,8 +14,8 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from pyprof.errors import FormatError
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.sections import inflate_section
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.objfile.elf_sections import inflate_section
 from tests.objfile.live import library, where
 from tests.support import need
 

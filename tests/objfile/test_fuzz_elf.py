@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyprof.errors import FormatError
 from pyprof.objfile.debug_files import read_debug_link
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from tests.objfile.live import library, where
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.system]

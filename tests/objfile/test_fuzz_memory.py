@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace, Mapping
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.mapped_object_files import ImageStore
 from tests.objfile.live import library, where
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.system]

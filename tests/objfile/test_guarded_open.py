@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.objfile.guarded_open import Rights, find_file, open_file, read_file, rights_below
+from pyprof.objfile.untrusted_file_access import Rights, find_file, open_file, read_file, rights_below
 
 OTHER = Rights(uid=os.geteuid() + 4711, groups=frozenset({os.getegid() + 4711}))
 

@@ -13,7 +13,7 @@ import pytest
 from pyprof.errors import FormatError
 from pyprof.objfile import byte_source
 from pyprof.objfile.byte_source import SMALL, count_held_bytes, hold_bytes
-from pyprof.objfile.elf.sections import (
+from pyprof.objfile.elf_sections import (
     ALWAYS_ALLOWED,
     MAX_RATIO,
     inflate_debugdata,

@@ -12,9 +12,9 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace, Mapping, ProgramImage
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.memory_image import read_own_vdso, rebuild_image
-from pyprof.objfile.loaded_images import DIFFERS, Image, ImageStore
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.objfile.elf_memory_image import read_own_vdso, rebuild_image
+from pyprof.objfile.mapped_object_files import DIFFERS, Image, ImageStore
 from tests.objfile.live import Live, library, running, symbol, where
 from tests.support import missing, need
 

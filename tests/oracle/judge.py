@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.walk_result import StackEnd, Trust, Walk
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
 from pyprof.unwind.unwinder import Unwinder

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from tests import warm
 from tests.remote.programs import bare
 from tests.remote.runs import PYPROF, dump, on_the_ladder, record

@@ -12,8 +12,8 @@ from pyprof.collectors.gdb_stub.stub_requests import Stub
 from pyprof.collectors.gdb_stub.target_modules import RemoteFiles
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, Mapping
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.objfile.mapped_object_files import ImageStore
 from tests.live.support.ladders import ladder
 from tests.remote.liar import honest, lying, reply
 

@@ -17,7 +17,7 @@ from pyprof.interpreters.cpython.runtime_location import WANTED, list_candidates
 from pyprof.interpreters.detection_symbols import FoundSymbols, KnownSymbols, Symbol, find_anchor, read_symbols
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace, Module
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.session.worker import interpreter_symbols
 from pyprof.session.worker.interpreter_symbols import LATE, InterpreterSymbolClient, answer_questions, packed, unpacked
 from pyprof.session.worker.message_channel import Channel

@@ -13,7 +13,7 @@ import pytest
 
 from pyprof.model.analysis.function_costs import costs
 from pyprof.model.profile import Profile
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from tests.cli.support import pyprof
 from tests.exporters.pprof_reader import read as read_pprof
 from tests.exporters.support import PROCESSES, export

@@ -20,7 +20,7 @@ import pytest
 
 from pyprof.collectors.linux import libc, privileges_and_seccomp, procfs
 from pyprof.collectors.linux.privileges_and_seccomp import NOBODY
-from pyprof.objfile.guarded_open import Opener
+from pyprof.objfile.untrusted_file_access import Opener
 from pyprof.options import is_confined
 from pyprof.session.worker import file_broker
 from pyprof.session.worker.file_broker import AnyObjectFile, GuardedOpener, KnownFiles, KnownFolder, KnownProcess

@@ -29,7 +29,7 @@ print(json.dumps([name for name, value in vars(numpy).items() if isinstance(valu
 OF_OTHERS = {
     "pyprof.interpreters.cpython.interpreter": "the sampler, which reads frames; the worker only names them",
     "pyprof.model.profile": "what a user of the library does with a profile",
-    "pyprof.objfile.breakpad.symbol_store": "--symbols, whose worker keeps its rights",
+    "pyprof.objfile.breakpad_symbol_search": "--symbols, whose worker keeps its rights",
     "pyprof.lazy_dataclasses": "what shows a record's signature (inspect)",
     "pyprof.unwind.module_unwind_sources": "--symbols, whose worker keeps its rights",
     "pyprof.collectors.registry": "the sampler",
@@ -38,7 +38,7 @@ OF_OTHERS = {
     "pyprof.session.worker.file_broker": "the keeper, which writes what a killed worker had recorded",
     "pyprof.symbolize.demangle": "the keeper",
     "pyprof.session.flight_recorder": "the keeper",
-    "pyprof.objfile.guarded_open": "the file broker, which creates scratch files",
+    "pyprof.objfile.untrusted_file_access": "the file broker, which creates scratch files",
     "pyprof.model.untrusted_text": "the keeper, which writes JSON",
 }
 """Modules of the worker that import modules which the worker never needs, with the component that needs these."""

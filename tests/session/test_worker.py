@@ -21,8 +21,8 @@ import pyprof
 from pyprof.diagnostics import Diagnostics
 from pyprof.exporters.base import JournalBeginning
 from pyprof.model.profile import FrameKind, Profile
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import DumpOptions, RecordOptions, TargetOptions, UnwindOptions, ViewOptions
 from pyprof.session import recording_factory, thread_dump
 from pyprof.session.pipeline.interpreter_readers import Runtimes

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.symbolize.dwarf.attribute_forms import Data, Deadline
-from pyprof.symbolize.dwarf.source_lines import SourceLines
-from pyprof.symbolize.dwarf.units import read_aranges
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.symbolize.dwarf_attribute_forms import Data, Deadline
+from pyprof.symbolize.dwarf_source_lines import SourceLines
+from pyprof.symbolize.dwarf_units import read_aranges
 from tests.support import build
 
 pytestmark = pytest.mark.system

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.errors import FormatError
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.symbolize.dwarf.attribute_forms import Deadline, OutOfTime
-from pyprof.symbolize.dwarf.source_lines import SourceLines
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.symbolize.dwarf_attribute_forms import Deadline, OutOfTime
+from pyprof.symbolize.dwarf_source_lines import SourceLines
 from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.symbol_table import SymbolTable
 from tests.objfile.live import where

@@ -16,9 +16,9 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.stacks import FrameKey, native_key
 from pyprof.model.summary import NameCounts
 from pyprof.model.walk_result import Trust
-from pyprof.objfile.loaded_images import Image, ImageStore
+from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.symbolize import name_cache
-from pyprof.symbolize.dwarf.attribute_forms import Deadline
+from pyprof.symbolize.dwarf_attribute_forms import Deadline
 from pyprof.symbolize.name_cache import IDLE_CALLS, FileNames, NameCache, SettledFrameCache, estimate_footprint
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 from tests.objfile.live import Live, running, where

@@ -9,7 +9,7 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.debug_files import Packages
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Symbolizer
 

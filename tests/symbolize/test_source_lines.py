@@ -15,9 +15,9 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.debug_files import DebugFiles
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.symbolize.dwarf.attribute_forms import Deadline, OutOfTime
-from pyprof.symbolize.dwarf.source_lines import SourceLines, SourcePlace
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.symbolize.dwarf_attribute_forms import Deadline, OutOfTime
+from pyprof.symbolize.dwarf_source_lines import SourceLines, SourcePlace
 from tests.support import build, need
 
 pytestmark = pytest.mark.system

@@ -14,11 +14,11 @@ from pyprof.model.marker_frames import cut_mark
 from pyprof.model.profile import FrameKind
 from pyprof.model.stacks import marker_key, native_key
 from pyprof.model.walk_result import StackEnd, Trust
-from pyprof.objfile.loaded_images import Image, ImageStore
+from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.session.pipeline.profile_assembly import WAITED_FOR_S
 from pyprof.session.worker.deadline import WorkerOutOfTime
 from pyprof.session.worker.worker_client import NAMES_S
-from pyprof.symbolize.dwarf.source_lines import SourceLines
+from pyprof.symbolize.dwarf_source_lines import SourceLines
 from pyprof.symbolize.name_cache import FileNames, NameCache
 from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 from tests.objfile.live import Live, library, running, symbol, where

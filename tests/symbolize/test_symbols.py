@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from pyprof.symbolize.elf_symtab import SymbolSources, read_symbol_sources
 from pyprof.symbolize.symbol_table import SymbolTable
 from tests.objfile.live import library, where

@@ -14,7 +14,7 @@ from pathlib import Path
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch, find_arch
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from pyprof.unwind.formats.cfi_sections import CfiTable, open_debug_frame, open_eh_frame
 from pyprof.unwind.rule_text import describe_rule, register_name
 from pyprof.unwind.rules import RegKind, RegRule, Rule

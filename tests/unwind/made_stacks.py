@@ -18,8 +18,8 @@ from pyprof.model.address_space import AddressSpace, Mapping, ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk_result import Trust
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.loaded_images import Image, ImageStore
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.module_unwind_sources import Reader
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule

@@ -11,7 +11,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.model.walk_result import StackEnd, lookup_pc, lookup_pcs
-from pyprof.objfile.loaded_images import Image
+from pyprof.objfile.mapped_object_files import Image
 from pyprof.options import UnwindOptions
 from pyprof.unwind.unwinder import Unwinder
 from tests.unwind.made_stacks import BASE, HandImages, Program, batch_of, make_lane, unwinder_of

@@ -14,7 +14,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from pyprof.unwind.formats.cfi_sections import open_eh_frame
 from tests.support import PROGRAMS, build
 from tests.unwind.cfi_assembler import algebra

@@ -13,8 +13,8 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import Module
 from pyprof.model.arch import X86_64, find_arch
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.loaded_images import Image, ImageStore
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.function_starts import FunctionStarts
 from pyprof.unwind.module_unwind_sources import READERS, open_sources

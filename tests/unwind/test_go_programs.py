@@ -15,11 +15,11 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.stacks import native_key
 from pyprof.model.walk_result import Trust
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.gopclntab import GoTable
-from pyprof.objfile.loaded_images import ImageStore
-from pyprof.symbolize.dwarf.attribute_forms import Deadline, OutOfTime
-from pyprof.symbolize.dwarf.source_lines import SourceLines
+from pyprof.objfile.mapped_object_files import ImageStore
+from pyprof.symbolize.dwarf_attribute_forms import Deadline, OutOfTime
+from pyprof.symbolize.dwarf_source_lines import SourceLines
 from pyprof.symbolize.go_names import go_names
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Symbolizer

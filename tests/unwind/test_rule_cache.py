@@ -10,7 +10,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import X86_64
 from pyprof.model.walk_result import Trust
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind import rule_cache
 from pyprof.unwind.module_unwind_sources import NoRuntimeRules, RuleAt

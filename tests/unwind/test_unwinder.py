@@ -21,7 +21,7 @@ from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.walk_result import StackEnd, Trust, Walk
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder

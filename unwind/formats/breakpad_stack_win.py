@@ -16,9 +16,9 @@ from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.walk_result import StackEnd, Trust, lookup_pc
-from pyprof.objfile.breakpad.records import WinRecord
-from pyprof.objfile.breakpad.symbol_file import SymbolFile
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.breakpad_records import WinRecord
+from pyprof.objfile.breakpad_symbol_file import SymbolFile
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.unwind.dwarf_expressions import Read
 from pyprof.unwind.formats.breakpad_postfix_expressions import PostfixFailed, PostfixProblem, run_program
 from pyprof.unwind.reference_unwinder import Caller, Fallback, NoCaller, Outcome, Registers

@@ -1,7 +1,7 @@
 """The GDB JIT interface: a list of object files that a process keeps in its memory for debuggers.
 
 read_list() takes the address of `__jit_debug_descriptor` in the process and returns where the object files are now.
-pyprof.objfile.elf.memory_image reads their content.
+pyprof.objfile.elf_memory_image reads their content.
 Source: GDB manual, "JIT Compilation Interface"; gdb/jit.h.
 
     jit_descriptor  u32 version (1), u32 action_flag, jit_code_entry *relevant_entry, *first_entry
@@ -16,7 +16,7 @@ from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import ReadMemory
 from pyprof.model.arch import Arch
-from pyprof.objfile.target_structs import TargetStructs
+from pyprof.objfile.target_memory_structs import TargetStructs
 
 DESCRIPTOR = b"__jit_debug_descriptor"
 SECTION = "gdb jit list"

@@ -47,7 +47,7 @@ from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.target_structs import TargetStructs
+from pyprof.objfile.target_memory_structs import TargetStructs
 from pyprof.unwind.formats.cfi_cie_and_fde import CfiEntries, CfiSection
 from pyprof.unwind.formats.cfi_instructions import CfiPrograms
 from pyprof.unwind.formats.cfi_sections import CfiTable

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch, SigFrame
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 
 CALL_BYTES = 8

@@ -26,7 +26,7 @@ from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import FrameKind, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Children, Language, Stops, Summary
 from pyprof.model.thread_identity import ProcessKey
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.session.own_resources import OwnCost, own_cost
 from pyprof.session.pipeline.sample_windows import Window, WindowStatistics
 from pyprof.session.pipeline.unsampled_time import processor_time, scale_to_accounts

@@ -30,7 +30,7 @@ from pyprof.errors import PyprofError
 from pyprof.exporters import base
 from pyprof.exporters.base import Sink
 from pyprof.lazy_dataclasses import dataclass
-from pyprof.objfile.guarded_open import ELF_MAGIC, Opener, Rights
+from pyprof.objfile.untrusted_file_access import ELF_MAGIC, Opener, Rights
 from pyprof.session import process_priority
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.message_channel import Channel, Closed, Part, Received

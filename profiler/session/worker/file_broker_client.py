@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Journal, JournalBeginning, JournalPart
-from pyprof.objfile.guarded_open import Opener, Rights
+from pyprof.objfile.untrusted_file_access import Opener, Rights
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.deadline import exchange
 from pyprof.session.worker.file_broker import plain, rights_of

@@ -20,7 +20,7 @@ from pyprof.collectors.linux.procmap_query import make_guarded_reader
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.detection_symbols import MAX_SYMBOLS, FoundSymbols, Symbol, Wanted, read_symbols
 from pyprof.model.address_space import AddressSpace, Mapping, Module, ProgramImage
-from pyprof.objfile.guarded_open import Opener
+from pyprof.objfile.untrusted_file_access import Opener
 from pyprof.session.worker.file_broker import KnownProcess
 from pyprof.session.worker.message_channel import Channel, Closed, Part, Received
 from pyprof.session.worker.message_codec import MEMORY
@@ -188,7 +188,7 @@ def _answered(received: Received) -> list[Part]:
         space = AddressSpace(0, pid, 0, places, read, root, image=image)
         by_start = {module.start: module for module in space.modules}
         modules = [by_start[start] for start in starts]
-        from pyprof.objfile.loaded_images import ImageStore  # the worker has loaded it already
+        from pyprof.objfile.mapped_object_files import ImageStore  # the worker has loaded it already
 
         return packed(number, read_symbols(ImageStore(Diagnostics()), space, modules, Wanted(*wanted)))
     finally:

@@ -32,7 +32,7 @@ from pyprof.model.address_space import AddressSpace, Mapping, ProgramImage, Read
 from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.interpreter_frames import Chain, Run, SampleState
 from pyprof.model.sample_batch import OuterStack
-from pyprof.objfile.guarded_open import Opener, current_opener
+from pyprof.objfile.untrusted_file_access import Opener, current_opener
 from pyprof.session.worker.file_broker import KnownProcess
 from pyprof.session.worker.message_channel import MAX_FDS, Part, Received
 from pyprof.session.worker.messages import Message, ProcessUpdate

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from pyprof.collectors.linux import libc, privileges_and_seccomp
 from pyprof.model.arch.syscalls import call_names
-from pyprof.objfile import guarded_open
+from pyprof.objfile import untrusted_file_access
 from pyprof.session.worker.file_broker import FileBroker
 from pyprof.session.worker.file_broker_client import FileBrokerClient
 from pyprof.session.worker.message_channel import Channel
@@ -100,7 +100,7 @@ class Sandbox:
         Returns:
             The counters of the restrictions that could not be applied.
         """
-        guarded_open.use_opener(self.keeper)
+        untrusted_file_access.use_opener(self.keeper)
         demangle.use_isolation(self.keeper.demangled)
         code = b""
         with suppress(NotImplementedError):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARM
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from pyprof.unwind.formats.exidx_section import Exidx, open_exidx
 from tests.support import need
 

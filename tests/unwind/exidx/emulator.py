@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import unicorn as uc
 from unicorn import arm_const as arm
 
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 
 STACK_TOP, STACK_SIZE = 0xBEFF_0000, 0x4_0000
 HEAP, HEAP_SIZE = 0x4000_0000, 0x80_0000

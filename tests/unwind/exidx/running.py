@@ -14,7 +14,7 @@ from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import ARM
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
 from pyprof.model.walk_result import Walk
-from pyprof.objfile.loaded_images import ImageStore
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.unwinder import Unwinder
 from tests.unwind.exidx.shadow import Film

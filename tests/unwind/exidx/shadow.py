@@ -7,7 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from pyprof.model.arch import ARM
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 from tests.unwind.exidx.emulator import STACK_TOP, Emulator, State
 
 SP, LR, PC = 13, 14, 15

@@ -6,7 +6,7 @@ import gzip
 from pathlib import Path
 
 from pyprof.model.arch import Arch, find_arch
-from pyprof.objfile.elf.file import ElfFile
+from pyprof.objfile.elf_file import ElfFile
 
 FOLDER = Path(__file__).parent / "fixtures"
 NAMES = sorted(path.name.removesuffix(".gz") for path in FOLDER.glob("*.gz"))

@@ -12,8 +12,8 @@ import pytest
 from pyprof.collectors.linux.procfs import read_address_space
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.memory_image import rebuild_image
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.objfile.elf_memory_image import rebuild_image
 from pyprof.unwind.formats.sframe_source import open_sframe
 from tests import warm
 from tests.oracle.run import Oracle, Plan

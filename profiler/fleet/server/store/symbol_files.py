@@ -23,10 +23,10 @@ from pyprof.fleet.wire.segment_names import PART
 from pyprof.importers.pprof import inflate
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Frame, FrameKind, Line
-from pyprof.objfile.breakpad.symbol_file import SymbolFile
+from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.objfile.byte_source import BytesSource, open_regular
-from pyprof.objfile.guarded_open import is_build_id
-from pyprof.symbolize.breakpad import SymbolFileNames
+from pyprof.objfile.untrusted_file_access import is_build_id
+from pyprof.symbolize.breakpad_names import SymbolFileNames
 
 _MAX_TEXT = 1 << 27
 """Maximum inflated size of an uploaded symbol file in bytes."""

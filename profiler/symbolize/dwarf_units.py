@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from pyprof.errors import FormatError
 from pyprof.objfile.base import ObjectFile
-from pyprof.symbolize.dwarf import attribute_forms as f
-from pyprof.symbolize.dwarf.attribute_forms import Data, Deadline
+from pyprof.symbolize import dwarf_attribute_forms as f
+from pyprof.symbolize.dwarf_attribute_forms import Data, Deadline
 
 MAX_RANGES = 1 << 20
 MAX_OVERLAP = 16

@@ -2,7 +2,7 @@
 
 The rebuilt images are the vDSO, memfd and deleted files, and files replaced on disk. All loaded segments are read at
 once, so that the image stays usable after the target has ended. They are placed at their file offsets. Section headers
-are not loaded, so elf/sections.py derives the sections that unwinding and exported names need.
+are not loaded, so objfile/elf_sections.py derives the sections that unwinding and exported names need.
 
 LLVM and others register compiled code as a relocatable object. Its section headers say where the sections are loaded,
 but its relocations are not applied, and its symbols are relative to their sections. This module applies the relocations
@@ -21,8 +21,8 @@ import numpy as np
 from pyprof.errors import FormatError
 from pyprof.model.address_space import VDSO, AddressSpace, Mapping, Module, ReadMemory
 from pyprof.objfile.byte_source import BytesSource, PiecesSource
-from pyprof.objfile.elf.file import SHN_ABS, SHN_UNDEF, ElfFile, build_id_in_notes, symbol_layout
-from pyprof.objfile.elf.sections import (
+from pyprof.objfile.elf_file import SHN_ABS, SHN_UNDEF, ElfFile, build_id_in_notes, symbol_layout
+from pyprof.objfile.elf_sections import (
     ET_REL,
     PAGE,
     PT_DYNAMIC,

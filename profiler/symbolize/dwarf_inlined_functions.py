@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass, field
-from pyprof.symbolize.dwarf import attribute_forms as f
-from pyprof.symbolize.dwarf.attribute_forms import Deadline
-from pyprof.symbolize.dwarf.units import HIGH_PC, LANGUAGE, LOW_PC, RANGES, SIBLING, Ranges, Unit, skip_attributes
+from pyprof.symbolize import dwarf_attribute_forms as f
+from pyprof.symbolize.dwarf_attribute_forms import Deadline
+from pyprof.symbolize.dwarf_units import HIGH_PC, LANGUAGE, LOW_PC, RANGES, SIBLING, Ranges, Unit, skip_attributes
 
 NAMESPACE, SUBPROGRAM = 0x39, 0x2E
 SCOPES = frozenset({0x02, 0x13, 0x17, NAMESPACE, SUBPROGRAM})

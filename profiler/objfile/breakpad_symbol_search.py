@@ -25,10 +25,10 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UsageError
 from pyprof.model.reason_texts import problem
 from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.breakpad.records import breakpad_id, is_same_id
-from pyprof.objfile.breakpad.symbol_file import SymbolFile
+from pyprof.objfile.breakpad_records import breakpad_id, is_same_id
+from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.objfile.byte_source import FileSource, open_regular
-from pyprof.objfile.guarded_open import current_opener
+from pyprof.objfile.untrusted_file_access import current_opener
 
 if TYPE_CHECKING:
     from pyprof.objfile.symbol_servers import SymbolServer

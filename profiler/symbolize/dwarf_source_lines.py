@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from pyprof.errors import FormatError
 from pyprof.objfile.base import ObjectFile
-from pyprof.symbolize.dwarf import attribute_forms as f
-from pyprof.symbolize.dwarf.attribute_forms import Data, Deadline
-from pyprof.symbolize.dwarf.inlined_functions import Inlines
-from pyprof.symbolize.dwarf.units import COMP_DIR, DWO_NAME, GNU_DWO_NAME, MAX_OVERLAP, STMT_LIST, Dwarf, Unit
+from pyprof.symbolize import dwarf_attribute_forms as f
+from pyprof.symbolize.dwarf_attribute_forms import Data, Deadline
+from pyprof.symbolize.dwarf_inlined_functions import Inlines
+from pyprof.symbolize.dwarf_units import COMP_DIR, DWO_NAME, GNU_DWO_NAME, MAX_OVERLAP, STMT_LIST, Dwarf, Unit
 
 MAX_ROWS = 1 << 23
 MAX_FILES = 1 << 18

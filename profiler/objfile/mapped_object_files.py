@@ -17,15 +17,15 @@ from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import AddressSpace, Module, StatedId
 from pyprof.model.reason_texts import problem, problem_counted
 from pyprof.objfile.base import AbsentFile, ObjectFile
-from pyprof.objfile.breakpad.records import is_stated
-from pyprof.objfile.breakpad.symbol_file import SymbolFile
-from pyprof.objfile.breakpad.symbol_store import SymbolStore
+from pyprof.objfile.breakpad_records import is_stated
+from pyprof.objfile.breakpad_symbol_file import SymbolFile
+from pyprof.objfile.breakpad_symbol_search import SymbolStore
 from pyprof.objfile.debug_files import DebugFiles
-from pyprof.objfile.elf.file import ElfFile
-from pyprof.objfile.elf.memory_image import read_build_id, read_vdso_image, rebuild_image
-from pyprof.objfile.guarded_open import Rights, current_opener
+from pyprof.objfile.elf_file import ElfFile
+from pyprof.objfile.elf_memory_image import read_build_id, read_vdso_image, rebuild_image
 from pyprof.objfile.mapped_file_search import Identity, find_bias, find_candidates, identify, is_accepted
 from pyprof.objfile.pe import PeFile, PeImage, find_windows_module
+from pyprof.objfile.untrusted_file_access import Rights, current_opener
 
 DIFFERS = "mapped_file_replaced"
 SILENT = "file_system_timeout"

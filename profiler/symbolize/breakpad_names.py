@@ -10,9 +10,9 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from pyprof.lazy_dataclasses import dataclass
-from pyprof.objfile.breakpad.records import FuncRecord, InlineRecord, LineRecord
-from pyprof.objfile.breakpad.symbol_file import SymbolFile
-from pyprof.symbolize.dwarf.source_lines import SourcePlace
+from pyprof.objfile.breakpad_records import FuncRecord, InlineRecord, LineRecord
+from pyprof.objfile.breakpad_symbol_file import SymbolFile
+from pyprof.symbolize.dwarf_source_lines import SourcePlace
 
 MAX_UNSIZED = 1 << 16
 """Maximum number of bytes of code that a Breakpad PUBLIC record covers, which has no size."""

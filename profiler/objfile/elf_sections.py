@@ -39,7 +39,7 @@ from pyprof.objfile.base import Section, Segment, UnwindTable
 from pyprof.objfile.byte_source import hold_bytes
 
 if TYPE_CHECKING:
-    from pyprof.objfile.elf.file import ElfFile
+    from pyprof.objfile.elf_file import ElfFile
 
 
 ET_REL, ET_CORE = 1, 4

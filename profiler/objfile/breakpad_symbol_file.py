@@ -1,7 +1,7 @@
 """A Breakpad symbol file whose records are read on demand.
 
-It is opened from a ByteSource of text or from a path (breakpad/symbol_store.py opens compressed files). Only a file
-without a MODULE record raises FormatError. Other malformed records are counted and reported with their line.
+It is opened from a ByteSource of text or from a path (objfile/breakpad_symbol_search.py opens compressed files). Only a
+file without a MODULE record raises FormatError. Other malformed records are counted and reported with their line.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.reason_texts import problem
-from pyprof.objfile.breakpad.index import CHUNK, Ranges, RecordIndex, build_index
-from pyprof.objfile.breakpad.records import (
+from pyprof.objfile.breakpad_index import CHUNK, Ranges, RecordIndex, build_index
+from pyprof.objfile.breakpad_records import (
     FuncRecord,
     InlineRecord,
     LineRecord,

@@ -5,8 +5,8 @@ completely. The name is searched in the string table, and its offset then in the
 Source: gABI, "Symbol Table".
 
 Both classes and both byte orders are supported. An ElfFile is made from a path, a file descriptor or bytes. Its
-section() returns a section's bytes whether or not the file has section headers (see elf/sections.py). Broken input
-raises FormatError only; open() may raise OSError. Source: the gABI, "Object Files".
+section() returns a section's bytes whether or not the file has section headers (see objfile/elf_sections.py). Broken
+input raises FormatError only; open() may raise OSError. Source: the gABI, "Object Files".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyprof.errors import FormatError
 from pyprof.model.arch import Arch, find_arch
 from pyprof.objfile.base import ObjectFile, UnwindTable
 from pyprof.objfile.byte_source import ByteSource, BytesSource, FileSource, hold_bytes, open_regular
-from pyprof.objfile.elf.sections import (
+from pyprof.objfile.elf_sections import (
     NT_GNU_BUILD_ID,
     PAGE,
     PN_XNUM,
