@@ -52,7 +52,7 @@ ELF_MEANT: dict[str, str] = {
     "collectors/gdb_stub/": "a remote process is laid out by its program headers",
     "profiler/symbolize/elf_symtab.py": "the symbol tables of ELF files",
 }
-"""Modules outside of objfile/ that may import objfile.elf, with the reason."""
+"""Modules outside of objfile/ that may import objfile.elf_file and the other readers of ELF, with the reason."""
 FORMATS = ("ElfFile", "AbsentFile", "PeImage")
 
 
