@@ -39,7 +39,7 @@ from pyprof.errors import PyprofError
 from pyprof.fleet.agent import health, spool_query
 from pyprof.fleet.configuration import TimeSpan
 from pyprof.lazy_dataclasses import dataclass, field
-from pyprof.model.walk_result import StackEnd
+from pyprof.model.unwind_result import StackEnd
 
 _STARTS_S, _BEGINS_S = 5, 300
 COUNTS = "counts"

@@ -25,7 +25,7 @@ from pyprof.fleet.agent.spool import Caps, Spool, SpoolSegment
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.importers.profile_builder import About, Builder
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 
 STACKS, DEPTH, FUNCTIONS, THREADS = 400, 25, 997, 10
 DIFFERENT = 50

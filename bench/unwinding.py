@@ -25,7 +25,7 @@ from bench.tools import run
 
 if TYPE_CHECKING:
     from pyprof.model.sample_batch import SampleBatch
-    from pyprof.model.walk_result import Walk
+    from pyprof.model.unwind_result import Walk
     from pyprof.session.pipeline.batch_to_stacks import Walker
 
 RATE, SECONDS, WARM = 2000.0, 8.0, 1

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from pyprof.collectors.cpu_time_accounting import Account
 from pyprof.errors import AccessDenied
 from pyprof.lazy_dataclasses import dataclass, field
+from pyprof.model.loss_reason_texts import Note
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_texts import Note
 from pyprof.model.sample_batch import SampleBatch
 
 SUB_BITS = 6

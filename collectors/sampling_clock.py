@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyprof.collector_control import Stride
-from pyprof.model.reason_texts import Note, make_note
+from pyprof.model.loss_reason_texts import Note, make_note
 
 FIRST_PAUSE_NS = 200_000
 """Estimated cost in ns of the first round of stops, so that a limit of the overhead holds from the first second on."""

@@ -15,7 +15,7 @@ from pyprof.collectors.linux.sampled_arch import KNOWN_MACHINES, PERF_ARCHES
 from pyprof.errors import PyprofError, UnsupportedArchitecture
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.arch import native_arches
-from pyprof.model.reason_texts import make_cause
+from pyprof.model.loss_reason_texts import make_cause
 from pyprof.options import AUTO, CollectOptions
 
 BPF, PERF, PTRACE = "bpf", "perf", "ptrace"
@@ -100,7 +100,7 @@ class Choice:
 
     Attributes:
         source: Its name for --collector.
-        rule: Name of the reason (model/reason_texts.py).
+        rule: Name of the reason (model/loss_reason_texts.py).
         why: The fact that decided: a cause (see make_cause) or an error's message; "" if the rule says it all.
         provisional: True if the choice must be made again soon, because an interpreter starts.
     """

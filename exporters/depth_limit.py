@@ -14,7 +14,7 @@ from pyprof.model.integer_columns import distinct
 from pyprof.model.marker_frames import LEFT_OUT
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 
 MAX_FRAMES = 24_000_000
 """Maximum number of frames in all stacks of an exported file."""

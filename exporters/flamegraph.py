@@ -22,13 +22,13 @@ from typing import Any, BinaryIO
 
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.display_names import labelled_name
-from pyprof.exporters.flame_tree import build_flame_tree
-from pyprof.exporters.page_samples import pack_samples
+from pyprof.exporters.flamegraph_samples import pack_samples
+from pyprof.exporters.flamegraph_tree import build_flame_tree
 from pyprof.model.analysis.function_costs import Function
+from pyprof.model.loss_reason_texts import format_message
 from pyprof.model.profile import Profile
-from pyprof.model.reason_texts import format_message
 from pyprof.model.untrusted_text import clean_text, dump_json
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 
 LIBRARIES = ("dispatch", "timer", "ease", "color", "interpolate", "format", "selection", "transition", "drag", "zoom")
 """The d3 modules of the flame graph's page, in order of their dependencies."""
@@ -184,8 +184,9 @@ def _base64(data: bytes) -> str:
 
 
 def _data(profile: Profile, options: ExportOptions, beside: Beside | None = None) -> tuple[bytes, bytes]:
-    """Return the data of the flame graph's page: (JSON of flat columns, columns of all samples as page_samples.py packs
-    them).
+    """Return the data of the flame graph's page: (JSON of flat columns, columns of all samples).
+
+    flamegraph_samples.py packs the columns of samples.
 
     Texts in the JSON are indices into `strings`; page.model.js reads it. The last argument returns further entries.
     """

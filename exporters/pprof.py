@@ -30,7 +30,7 @@ from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.summary import Summary
 from pyprof.model.untrusted_text import dump_json, encode_text
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 
 # Field numbers of message Profile.
 SAMPLE_TYPE, SAMPLE, MAPPING, LOCATION, FUNCTION, STRING_TABLE = 1, 2, 3, 4, 5, 6

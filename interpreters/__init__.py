@@ -4,7 +4,7 @@ base                The interface between an interpreter and the rest of the pro
 cpython/            CPython 3.8 to 3.15: runtime, threads, frames and code objects, read from outside the process
 detection_symbols   Symbols and sections that detect an interpreter in the object files of a process
 frame_merge         Placement of interpreter frames in an unwound native stack, by stack address
-function_numbers    The functions of interpreters that a recording has seen
+function_table      The functions of interpreters that a recording has seen
 goroutine_offsets   The offsets that lead from a thread of a Go program to its goroutine
 registry            The list of supported interpreters and of runtimes that are only detected, and objects that combine
                     all of them

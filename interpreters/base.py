@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 
 from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.interpreters.detection_symbols import KnownSymbols
-from pyprof.interpreters.function_numbers import FunctionTable, NamedCode
+from pyprof.interpreters.function_table import FunctionTable, NamedCode
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frames import FunctionPlace

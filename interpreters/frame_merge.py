@@ -20,7 +20,7 @@ from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.marker_frames import Mark, MarkKind, long_chain_mark, scattered_mark
 from pyprof.model.stacks import Inserts
-from pyprof.model.walk_result import StackEnd
+from pyprof.model.unwind_result import StackEnd
 
 _SYMBOL = 1 << 62
 """Weight of the evidence that an evaluator's symbol gives; no number of observed stacks outweighs it."""

@@ -20,7 +20,7 @@ class Problem:
     Attributes:
         text: What is wrong.
         hint: The command that fixes it, "" if there is none.
-        reason: Name of its reason (pyprof.model.reason_texts), "" if it is not known.
+        reason: Name of its reason (pyprof.model.loss_reason_texts), "" if it is not known.
     """
 
     text: str
@@ -50,7 +50,7 @@ class Diagnostics:
     """Counters of one recording (number of events by key), and the problems of its modules by path.
 
     A key is the name of a row in the table of reasons, such as thread_held_by_debugger. A detail may follow the name:
-    unwind_table_broken:.eh_frame. pyprof.model.reason_texts has their texts.
+    unwind_table_broken:.eh_frame. pyprof.model.loss_reason_texts has their texts.
     """
 
     counts: Counter[str] = field(default_factory=Counter)

@@ -16,7 +16,7 @@ class PyprofError(Exception):
         message: One sentence that says what happened.
         hint: What to do, with a command if there is one.
         exit_code: Exit code of the command line.
-        reason: Name of its row in model/reason_table.py.
+        reason: Name of its row in model/loss_reason_table.py.
     """
 
     exit_code = 1

@@ -1,7 +1,7 @@
 """Options of a recording, as values, and the table of frame sources. The command line or a caller of the library makes
 them.
 
-The number of a row of the table of frame sources is a Trust (model/walk_result.py).
+The number of a row of the table of frame sources is a Trust (model/unwind_result.py).
 """
 
 from __future__ import annotations

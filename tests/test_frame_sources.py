@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.options import CODE, DEFAULT_SOURCES, FALLBACK, FRAME_SOURCES, KNOWN_SOURCES, SCAN, selectable
 from pyprof.unwind.module_unwind_sources import add_symbol_reader
 from tests.cli.support import pyprof

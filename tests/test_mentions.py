@@ -152,8 +152,8 @@ def members(path: Path) -> frozenset[str]:
 
 
 def is_there(name: str) -> bool:
-    """Return True if a name such as "model.walk_result", "model.walk_result.lookup_pc" or
-    "model.walk_result.Walk.frames" exists.
+    """Return True if a name such as "model.unwind_result", "model.unwind_result.lookup_pc" or
+    "model.unwind_result.Walk.frames" exists.
     """
     room, *parts = name.split(".")
     folder = ROOMS.get(room, ROOT / "profiler" / room)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pyprof.model.reason_texts import COUNTERS, ENDS, REFUSALS, SENTENCES
+from pyprof.model.loss_reason_texts import COUNTERS, ENDS, REFUSALS, SENTENCES
 from pyprof.recording.schema import SCHEMA, parse_tables
 from tooling.manual.reference_tables import PLACE, TABLES, with_tables
 

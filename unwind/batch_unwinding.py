@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.integer_columns import among
 from pyprof.model.sample_batch import SampleBatch, SampleKind
-from pyprof.model.walk_result import Trust, Walk, lookup_pc
+from pyprof.model.unwind_result import Trust, Walk, lookup_pc
 from pyprof.unwind.dwarf_expressions import PER_FRAME
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
 from pyprof.unwind.heuristics.machine_code_checks import Verdict

@@ -19,8 +19,8 @@ from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
-from pyprof.model.reason_texts import problem_of
-from pyprof.model.walk_result import Trust
+from pyprof.model.loss_reason_texts import problem_of
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.unwind.rules import FunctionRows, Rule, Source
 

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
 from pyprof.model.sample_batch import SampleBatch, SampleKind
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.unwind.rule_cache import RuleTable
 from pyprof.unwind.rule_lookup import SpaceIndex
 
@@ -192,7 +192,7 @@ class FoundFrames:
     """The frames that the native walker finds, one sample after the other, as columns with room for more.
 
     Attributes:
-        pc: As in model.walk_result.Walk; exact (uint8), trust and sp likewise.
+        pc: As in model.unwind_result.Walk; exact (uint8), trust and sp likewise.
     """
 
     pc: U64
@@ -227,7 +227,7 @@ class BatchResult:
     Attributes:
         begin: Index of the first frame of each sample in the columns of frames, int64.
         count: Number of its frames, int64.
-        end: As in model.walk_result.Walk; missing and top likewise.
+        end: As in model.unwind_result.Walk; missing and top likewise.
     """
 
     begin: I64

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
 from pyprof.model.sample_batch import GOROUTINE_WORD
-from pyprof.model.walk_result import SharedFrames, StackEnd, Trust, lookup_pc
+from pyprof.model.unwind_result import SharedFrames, StackEnd, Trust, lookup_pc
 from pyprof.unwind.dwarf_expressions import (
     PER_FRAME,
     Budget,
@@ -255,8 +255,9 @@ def _stopped(failed: ExpressionFailed, cfa: int | None) -> NoCaller:
 
 @dataclass(frozen=True, slots=True)
 class CachedFrames:
-    """Frames of a stack that follow each other, innermost first, as columns. They are those of model.walk_result.Walk,
-    each of shape (k,).
+    """Frames of a stack that follow each other, innermost first, as columns.
+
+    The columns are those of model.unwind_result.Walk, each of shape (k,).
     """
 
     pc: npt.NDArray[np.uint64]
@@ -295,7 +296,7 @@ class CachedFrames:
 
 @dataclass(slots=True)
 class LaneWalk:
-    """The unwound stack of one sample. Its fields become columns of model.walk_result.Walk.
+    """The unwound stack of one sample. Its fields become columns of model.unwind_result.Walk.
 
     Attributes:
         frames: The frames, innermost first.

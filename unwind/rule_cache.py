@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.arch import Arch
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.unwind.rules import SAME, RegKind, RegRule, Rule
 
 CFA_FP = 1

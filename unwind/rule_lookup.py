@@ -18,8 +18,8 @@ from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.arch.x86_instructions import begins_with_prologue
-from pyprof.model.reason_texts import problem_of
-from pyprof.model.walk_result import Trust
+from pyprof.model.loss_reason_texts import problem_of
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import CODE, FALLBACK, UnwindOptions
@@ -399,7 +399,7 @@ class RuleIndex:
 class SpaceIndex:
     """The unwind rules of one address space.
 
-    All pcs are lookup pcs: pc - 1 for a return address (model.walk_result.lookup_pc).
+    All pcs are lookup pcs: pc - 1 for a return address (model.unwind_result.lookup_pc).
 
     Attributes:
         version: A number that changes whenever rules change that do not last.

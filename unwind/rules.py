@@ -22,7 +22,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 
 Extents = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
 """Start and end addresses of functions in an object file (svma), each an array of shape (n,), ascending by start."""

@@ -14,9 +14,9 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.integer_columns import distinct
-from pyprof.model.reason_texts import problem
+from pyprof.model.loss_reason_texts import problem
 from pyprof.model.sample_batch import SampleBatch, SampleKind
-from pyprof.model.walk_result import Walk, lookup_pc
+from pyprof.model.unwind_result import Walk, lookup_pc
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import FALLBACK, SCAN, UnwindOptions

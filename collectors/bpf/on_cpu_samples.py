@@ -18,7 +18,7 @@ from pyprof.collectors.perf.per_thread_events import FOREVER_NS
 from pyprof.collectors.perf.random_sampling import Decimation
 from pyprof.collectors.perf.records_to_batches import RingBatches, split_by_width
 from pyprof.lazy_dataclasses import replace
-from pyprof.model.reason_texts import make_note
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 

@@ -15,7 +15,7 @@ from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frames import Chain
 from pyprof.model.interpreter_reader_protocols import CopiedStack, FrameRows, KernelReader
-from pyprof.model.reason_texts import make_cause
+from pyprof.model.loss_reason_texts import make_cause
 from pyprof.model.sample_batch import SampleBatch
 
 

@@ -47,7 +47,7 @@ class LossReason(IntEnum):
 
     Attributes:
         comment: Comment in losses.h.
-        counted: The counter (profiler/model/reason_table.py), "" for none.
+        counted: The counter (profiler/model/loss_reason_table.py), "" for none.
     """
 
     comment: str

@@ -39,9 +39,9 @@ from pyprof.collectors.perf.kernel_collector import KernelRecords, KernelSamples
 from pyprof.collectors.perf.per_thread_events import FOREVER_NS
 from pyprof.collectors.perf.records_to_batches import RingBatches, split_by_width
 from pyprof.lazy_dataclasses import replace
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.marker_frames import Blocked, KernelStack
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_texts import make_note
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.thread_identity import ThreadKey
 from pyprof.options import CollectOptions

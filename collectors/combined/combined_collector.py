@@ -35,8 +35,8 @@ from pyprof.collectors.sampling_source_plan import BPF, PERF, PTRACE, Choice, fi
 from pyprof.collectors.targets.process_selection import Request
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError
 from pyprof.lazy_dataclasses import replace
+from pyprof.model.loss_reason_texts import Note, make_note
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_texts import Note, make_note
 from pyprof.model.sample_batch import SampleBatch
 
 if TYPE_CHECKING:

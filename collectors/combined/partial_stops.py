@@ -15,8 +15,8 @@ from pyprof.collectors.combined.threads_to_stop import StopCandidates
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.lazy_dataclasses import dataclass, field
+from pyprof.model.loss_reason_texts import Note, join_pids, make_note
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_texts import Note, join_pids, make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.thread_identity import ThreadKey
 

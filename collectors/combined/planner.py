@@ -29,7 +29,7 @@ from pyprof.collectors.targets import attach_checks
 from pyprof.diagnostics import Finding
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.lazy_dataclasses import replace
-from pyprof.model.reason_texts import Note, format_message, make_note
+from pyprof.model.loss_reason_texts import Note, format_message, make_note
 from pyprof.options import AUTO, CollectOptions
 
 _FIRST_USER_NAMESPACE, _FIRST_PID_NAMESPACE = 0xEFFFFFFD, 0xEFFFFFFC

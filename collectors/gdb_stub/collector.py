@@ -43,8 +43,8 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost, RemoteError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch, find_arch
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_texts import make_note
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind
 from pyprof.options import CollectOptions, RemoteOptions
 

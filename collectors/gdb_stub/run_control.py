@@ -23,7 +23,7 @@ from typing import Protocol
 from pyprof.collectors.base import PauseLog
 from pyprof.collectors.gdb_stub.stub_requests import StopReply, Stub, ThreadId
 from pyprof.errors import ConnectionLost, NotTraceable, RemoteError
-from pyprof.model.reason_texts import Note, make_note
+from pyprof.model.loss_reason_texts import Note, make_note
 
 HALT_TIMEOUT_S = 3.0
 POLL_INTERVAL_S = 0.02

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from pyprof.collectors.linux import procfs
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.reason_texts import Note, make_note
+from pyprof.model.loss_reason_texts import Note, make_note
 
 _NETLINK_CONNECTOR = 11
 _CN_IDX_PROC = _CN_VAL_PROC = 1

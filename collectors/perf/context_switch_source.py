@@ -14,8 +14,8 @@ from pyprof.collectors.perf.kernel_collector import KernelCollector
 from pyprof.collectors.perf.records_to_batches import RingBatches, split_by_width
 from pyprof.collectors.perf.stack_copy_size import mask_beyond_copy
 from pyprof.lazy_dataclasses import dataclass, field, replace
+from pyprof.model.loss_reason_texts import Note, make_note
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_texts import Note, make_note
 from pyprof.model.sample_batch import SampleBatch
 
 

@@ -38,7 +38,7 @@ from pyprof.collectors.perf.event_attributes import (
 )
 from pyprof.collectors.perf.per_thread_events import EVERY_THREAD, EventSet, Fork
 from pyprof.lazy_dataclasses import dataclass, replace
-from pyprof.model.reason_texts import Note, make_note
+from pyprof.model.loss_reason_texts import Note, make_note
 from pyprof.options import CollectOptions
 
 _CHECK_INTERVAL_NS = 2_000_000_000

@@ -39,8 +39,8 @@ from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.lazy_dataclasses import replace
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_texts import make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 

@@ -13,7 +13,7 @@ from pyprof.collectors.perf.processes_from_records import ProcessEvents, Tracked
 from pyprof.collectors.perf.ring_buffer_records import Rings, Scan
 from pyprof.collectors.targets.process_selection import Selection
 from pyprof.diagnostics import Diagnostics
-from pyprof.model.reason_texts import Note
+from pyprof.model.loss_reason_texts import Note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 

@@ -31,8 +31,8 @@ from pyprof.collectors.thread_start_times import Identities
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.arch import native_arches
+from pyprof.model.loss_reason_texts import Note, make_note
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_texts import Note, make_note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 

@@ -21,7 +21,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UsageError
 from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.interpreter_reader_protocols import KernelReader, StackReader
-from pyprof.model.reason_texts import Note, join_pids, make_note
+from pyprof.model.loss_reason_texts import Note, join_pids, make_note
 from pyprof.options import CollectOptions, TargetOptions
 
 _CGROUP_ROOT = "/sys/fs/cgroup"

@@ -1,6 +1,6 @@
 "use strict";
 /*
- * The samples one by one, in order of time (see page_samples.py): what of them a range of time holds, and how much there was when.
+ * The samples one by one, in order of time (see flamegraph_samples.py): what of them a range of time holds, and how much there was when.
  *
  * A sample counts at the moment at which it was taken. A wait that is one sample counts from there on, for as long as it took:
  * in a range of time by the part that lies in it.

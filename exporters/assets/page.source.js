@@ -1,5 +1,5 @@
 "use strict";
-/* Source files with what each line cost of all that is shown: what flame_tree.py put into the page. */
+/* Source files with what each line cost of all that is shown: what flamegraph_tree.py put into the page. */
 
 /** Letters of a line that is cut on a narrow screen: pointing at it shows all. */
 const LONG_LINE = 80;

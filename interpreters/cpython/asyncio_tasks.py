@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from pyprof.interpreters.cpython.code_objects import CodeReader
 from pyprof.interpreters.cpython.layout import AwaitLayout, Layout
-from pyprof.interpreters.cpython.object_reads import Memory, Unreadable
+from pyprof.interpreters.cpython.object_reader import Memory, Unreadable
 from pyprof.interpreters.detection_symbols import KnownSymbols, Wanted
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import AddressSpace

@@ -19,8 +19,8 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 
 from pyprof.interpreters.cpython.layout import NONE, Layout, LineTableFormat
-from pyprof.interpreters.cpython.object_reads import Memory, Objects, Unreadable
-from pyprof.interpreters.function_numbers import UNREAD, FunctionTable
+from pyprof.interpreters.cpython.object_reader import Memory, Objects, Unreadable
+from pyprof.interpreters.function_table import UNREAD, FunctionTable
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.interpreter_reader_protocols import Gather, Span

@@ -2,7 +2,7 @@
 
 Versions insert fields in the middle, so each minor version has its full list of fields here. Source:
 Include/internal/pycore_debug_offsets.h (3.14, 3.15), pycore_runtime.h (3.13). Offsets that the table lacks come from
-the headers (offsetof). checked_runtime.py checks all of them against the process.
+the headers (offsetof). runtime_validation.py checks all of them against the process.
 """
 
 from __future__ import annotations

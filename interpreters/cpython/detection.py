@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable
 
 from pyprof.interpreters.base import NotBegun
-from pyprof.interpreters.cpython.checked_runtime import Runtime, UnreadRuntime, UnsettledRuntime, open_runtime
-from pyprof.interpreters.cpython.object_reads import Memory
+from pyprof.interpreters.cpython.object_reader import Memory
 from pyprof.interpreters.cpython.runtime_location import (
     WANTED,
     Located,
@@ -22,6 +21,7 @@ from pyprof.interpreters.cpython.runtime_location import (
     list_candidates,
     locate_in_file,
 )
+from pyprof.interpreters.cpython.runtime_validation import Runtime, UnreadRuntime, UnsettledRuntime, open_runtime
 from pyprof.interpreters.detection_symbols import KnownSymbols, find_anchor
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import VDSO, AddressSpace, Module

@@ -7,7 +7,6 @@ decoded that is not needed to find the next frame.
 
 from __future__ import annotations
 
-from pyprof.interpreters.cpython.checked_runtime import PyThread
 from pyprof.interpreters.cpython.code_objects import CodeCache
 from pyprof.interpreters.cpython.greenlet_cframes import CFrameSearch
 from pyprof.interpreters.cpython.greenlets import (
@@ -18,7 +17,8 @@ from pyprof.interpreters.cpython.greenlets import (
     SwitchedThread,
 )
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
-from pyprof.interpreters.cpython.stop_snapshot import (
+from pyprof.interpreters.cpython.runtime_validation import PyThread
+from pyprof.interpreters.cpython.thread_snapshot import (
     MAX_IN_STOP,
     MAX_SCATTERED,
     NOTHING,

@@ -15,15 +15,15 @@ import numpy.typing as npt
 
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.asyncio_tasks import Awaiters
-from pyprof.interpreters.cpython.checked_runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.code_objects import CodeCache, CodeReader
 from pyprof.interpreters.cpython.frame_copier import Copier
 from pyprof.interpreters.cpython.frames_by_evaluator_call import RunReader, sort_runs
 from pyprof.interpreters.cpython.layout import NONE, ChainKind
-from pyprof.interpreters.cpython.object_reads import LocalReader, Memory, make_gather
-from pyprof.interpreters.cpython.stop_snapshot import ChunkSizes, Copied, ReadHints
+from pyprof.interpreters.cpython.object_reader import LocalReader, Memory, make_gather
+from pyprof.interpreters.cpython.runtime_validation import PyThread, Runtime
+from pyprof.interpreters.cpython.thread_snapshot import ChunkSizes, Copied, ReadHints
 from pyprof.interpreters.cpython.threads import KnownThread
-from pyprof.interpreters.function_numbers import UNKNOWN, FunctionTable, next_chain_number
+from pyprof.interpreters.function_table import UNKNOWN, FunctionTable, next_chain_number
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.interpreter_reader_protocols import FrameReadPlan, FrameRows, Gather

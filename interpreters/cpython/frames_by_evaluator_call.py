@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pyprof.interpreters.cpython.code_objects import CodeReader
 from pyprof.interpreters.cpython.frame_copier import ENTRY_OWNER
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
-from pyprof.interpreters.cpython.stop_snapshot import Copied
+from pyprof.interpreters.cpython.thread_snapshot import Copied
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.interpreter_frames import FunctionPlace, Run
 

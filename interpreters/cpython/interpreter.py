@@ -12,7 +12,7 @@ from pyprof.interpreters.base import Detected, Interpreter, LiveProcess
 from pyprof.interpreters.cpython.code_objects import LANGUAGE, PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.cpython.runtime_location import is_own
-from pyprof.model.reason_texts import make_cause
+from pyprof.model.loss_reason_texts import make_cause
 
 if TYPE_CHECKING:  # a process that only names frames reads none
     from pyprof.interpreters.cpython.detection import CPythonFileCache

@@ -4,8 +4,8 @@ All offsets are in bytes from the start of the structure; NONE means that the ve
 the headers of each version, compiled and printed by offsetof, then checked on live processes.
 
 The tables are for CPython 3.8 to 3.12 (x86-64, GIL builds), and for objects in all versions. They are valid for every
-release of a minor version (of 3.9 from 3.9.5 on), not for alphas and betas. checked_runtime.py checks them against the
-live process before it uses them.
+release of a minor version (of 3.9 from 3.9.5 on), not for alphas and betas. runtime_validation.py checks them against
+the live process before it uses them.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from pyprof.interpreters.base import InterpreterContext
-from pyprof.interpreters.cpython.checked_runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.detection import CPythonFileCache, RuntimeFinder
-from pyprof.interpreters.cpython.object_reads import make_gather
+from pyprof.interpreters.cpython.object_reader import make_gather
+from pyprof.interpreters.cpython.runtime_validation import PyThread, Runtime
 from pyprof.interpreters.cpython.threads import PythonThreadNames, ThreadList, ThreadNameTable
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frames import Chain, FunctionPlace
@@ -20,7 +20,7 @@ from pyprof.model.interpreter_reader_protocols import FrameReadPlan, Gather, Ker
 
 if TYPE_CHECKING:  # the frame readers are imported once there is a runtime
     from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout
-    from pyprof.interpreters.cpython.bpf_frame_rows import FrameRowReader
+    from pyprof.interpreters.cpython.bpf_frame_decoder import FrameRowReader
     from pyprof.interpreters.cpython.frame_reader import FrameReader
 
 
@@ -90,13 +90,13 @@ class PythonProcess:
         return self._finder.greenlets
 
     def kernel_reader(self) -> KernelReader:
-        from pyprof.interpreters.cpython.bpf_frame_rows import PythonInKernel
+        from pyprof.interpreters.cpython.bpf_frame_decoder import PythonInKernel
 
         return PythonInKernel(self, self._recording.diagnostics)
 
     def row_reader(self, runtime: Runtime, parent: FrameRowReader | None) -> FrameRowReader:
         """Return a decoder for the frame rows that the BPF program copies of a runtime in this process."""
-        from pyprof.interpreters.cpython.bpf_frame_rows import FrameRowReader
+        from pyprof.interpreters.cpython.bpf_frame_decoder import FrameRowReader
 
         return FrameRowReader(runtime, self._finder.memory, self._recording.book, parent)
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator
 
-from pyprof.interpreters.cpython.checked_runtime import PyThread, Runtime, read_tid
-from pyprof.interpreters.cpython.object_reads import Memory, Objects, Unreadable
-from pyprof.interpreters.cpython.stop_snapshot import ReadHints
+from pyprof.interpreters.cpython.object_reader import Memory, Objects, Unreadable
+from pyprof.interpreters.cpython.runtime_validation import PyThread, Runtime, read_tid
+from pyprof.interpreters.cpython.thread_snapshot import ReadHints
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.interpreter_reader_protocols import Gather
 

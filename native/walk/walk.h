@@ -23,7 +23,7 @@ enum {
     SP_SAVED = 512,
 };
 
-/* Why a stack ends, as in model.walk_result.StackEnd. */
+/* Why a stack ends, as in model.unwind_result.StackEnd. */
 enum { END_ROOT = 1, END_UNREADABLE = 3, END_STUCK = 4, END_DEPTH = 5 };
 
 /* Why walk_stacks() returns. */

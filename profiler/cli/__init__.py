@@ -1,31 +1,32 @@
 """The command line: one file for each subcommand.
 
-arguments              Arguments that several commands share: types of values, and groups of options
-comparison_table       A comparison as a table for the terminal
-completion             `pyprof completion SHELL`: a completion script for the shell
-diff                   `pyprof diff`: two recordings side by side, function by function, as a table, a page or data
-doctor                 `pyprof doctor`: what will work here and on this process, before anything is attached
-dump_core              `pyprof dump` of a core file or a crash dump: threads, why the process died, registers
-dump_stacks            `pyprof dump`: the stacks of all threads, of a live process or a core file
-inspect_unwind_tables  `pyprof inspect`: the unwind tables of a file
-interrupts             A thread that handles signals such as Ctrl-C
-ipython_magic          `%load_ext pyprof` and `%%pyprof` in IPython and Jupyter: what a cell does, as a page below it
-live/                  `pyprof top`: snapshots of a running recording, views of them, and the screen
-main                   The parser, and the one place that catches every named error
-merge                  `pyprof merge`: several recordings, or other profilers' files, as one
-output_files           Output files: names are checked before recording, files are replaced atomically
-record                 `pyprof record`: sample a process or a command, and write what it did
-record_run             One invocation of `pyprof record`: signals, the command that is started, progress and messages
-recording_options      Options of recordings: sampling, unwinding, and time (--delay, --every, --last, --trigger)
-report                 `pyprof report`: what a recording holds, in any format, or as a table in the terminal
-source_line_tables     Source lines in the terminal: the most expensive ones, or a function's, with its instructions
-startup                What makes a command start early: priority, garbage collector, a reduced numpy
-symbols                `pyprof symbols`: write a Breakpad symbol file
-terminal_output        Output of lines for people, and lines of the log of an agent or a server
-terminal_summary       What a recording says in the terminal when it is done
-terminal_tables        Tables in the terminal: the most expensive functions, their callers and callees with their shares
-text_format            Numbers as people read them, and names of functions that are shortened to the width of the
-                       terminal
-top                    `pyprof top`: what a process does, live in the terminal, or as a table for scripts
-window_writer          Closing a window of a recording: named, written, reported
+arguments               Arguments that several commands share: types of values, and groups of options
+comparison_table        A comparison as a table for the terminal
+completion              `pyprof completion SHELL`: a completion script for the shell
+diff                    `pyprof diff`: two recordings side by side, function by function, as a table, a page or data
+doctor                  `pyprof doctor`: what will work here and on this process, before anything is attached
+dump_core               `pyprof dump` of a core file or a crash dump: threads, why the process died, registers
+dump_stacks             `pyprof dump`: the stacks of all threads, of a live process or a core file
+inspect_unwind_tables   `pyprof inspect`: the unwind tables of a file
+ipython_magic           `%load_ext pyprof` and `%%pyprof` in IPython and Jupyter: what a cell does, as a page below it
+live/                   `pyprof top`: snapshots of a running recording, views of them, and the screen
+main                    The parser, and the one place that catches every named error
+merge                   `pyprof merge`: several recordings, or other profilers' files, as one
+number_and_name_format  Numbers as people read them, and names of functions that are shortened to the width of the
+                        terminal
+output_files            Output files: names are checked before recording, files are replaced atomically
+record                  `pyprof record`: sample a process or a command, and write what it did
+record_run              One invocation of `pyprof record`: signals, the command that is started, progress and messages
+recording_options       Options of recordings: sampling, unwinding, and time (--delay, --every, --last, --trigger)
+report                  `pyprof report`: what a recording holds, in any format, or as a table in the terminal
+signal_thread           A thread that handles signals such as Ctrl-C
+source_line_tables      Source lines in the terminal: the most expensive ones, or a function's, with its instructions
+startup_speed           What makes a command start early: priority, garbage collector, a reduced numpy
+symbols                 `pyprof symbols`: write a Breakpad symbol file
+terminal_output         Output of lines for people, and lines of the log of an agent or a server
+terminal_summary        What a recording says in the terminal when it is done
+terminal_tables         Tables in the terminal: the most expensive functions, their callers and callees with their
+                        shares
+top                     `pyprof top`: what a process does, live in the terminal, or as a table for scripts
+window_writer           Closing a window of a recording: named, written, reported
 """

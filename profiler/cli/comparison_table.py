@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from pyprof.cli.number_and_name_format import duration, function_names, many, module_names, shorten_apart
 from pyprof.cli.terminal_output import printable
 from pyprof.cli.terminal_summary import NATIVE, wrapped
 from pyprof.cli.terminal_tables import NATIVE_INCLUDED, by_caller, is_interpreted, is_native
-from pyprof.cli.text_format import duration, function_names, many, module_names, shorten_apart
 from pyprof.comparison.function_matching import MatchedFunction
 from pyprof.comparison.result import Amount, Change, Comparison, both
 from pyprof.lazy_dataclasses import replace

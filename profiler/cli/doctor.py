@@ -93,7 +93,7 @@ def look_into(pid: int, sandbox: bool) -> bool:
     from pyprof.diagnostics import Diagnostics
     from pyprof.lazy_dataclasses import replace
     from pyprof.model.address_space import ProgramImage
-    from pyprof.model.reason_texts import counted, counter_title
+    from pyprof.model.loss_reason_texts import counted, counter_title
     from pyprof.options import CollectOptions
     from pyprof.session.pipeline.interpreter_readers import Runtimes
     from pyprof.session.worker.worker_client import Examiner

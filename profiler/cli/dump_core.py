@@ -99,8 +99,8 @@ def complain(profile: Profile) -> None:
     """Print the tolerated errors of a core file or crash dump, and the files that its modules lack. Each hint is
     printed once.
     """
-    from pyprof.model.reason_table import DUMPS
-    from pyprof.model.reason_texts import counted, counter_title
+    from pyprof.model.loss_reason_table import DUMPS
+    from pyprof.model.loss_reason_texts import counted, counter_title
 
     said = set()
     for key, count in profile.summary.errors.items():

@@ -281,7 +281,7 @@ def of_live(arguments: argparse.Namespace) -> Subject:
         goroutines=arguments.goroutines,
     )
     remote = remote_options(arguments)
-    from pyprof.cli.interrupts import listen
+    from pyprof.cli.signal_thread import listen
     from pyprof.session.worker.worker_process import exit_at_once, forked_early, freeze_loaded_objects
 
     with forked_early(options.confined) as start:
@@ -313,7 +313,7 @@ def text_lines(
 ) -> Iterator[str]:
     from pyprof.model.profile import FrameKind
     from pyprof.model.thread_stacks import FrameDetail
-    from pyprof.model.walk_result import StackEnd
+    from pyprof.model.unwind_result import StackEnd
 
     yield ""
     name = f'"{thread.info.name}" ' if thread.info.name else ""

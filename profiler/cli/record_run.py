@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pyprof.cli.number_and_name_format import many, shorten
 from pyprof.cli.recording_options import Flight, wait
 from pyprof.cli.terminal_output import columns, complain, failure, one_terminal, printable
-from pyprof.cli.text_format import many, shorten
 from pyprof.cli.window_writer import WindowOptions, WindowWriter
 from pyprof.errors import OutputError, PyprofError
 from pyprof.lazy_dataclasses import dataclass, field
@@ -101,7 +101,7 @@ class Invocation:
         environment: dict[str, str],
         start: Start,
     ) -> Recording:
-        from pyprof.cli.interrupts import listen
+        from pyprof.cli.signal_thread import listen
 
         listen(self._taken, (signal.SIGUSR1,) if self._when.last_s else ())
 
@@ -151,7 +151,7 @@ class Invocation:
 
         The terminal sends Ctrl-C to the command too. A SIGTERM or SIGHUP that is meant for both is forwarded to it.
         """
-        from pyprof.cli.interrupts import SAME_S
+        from pyprof.cli.signal_thread import SAME_S
 
         again, self._ended_by = bool(self._ended_by), self._ended_by or number
         if self._command and number in (signal.SIGTERM, signal.SIGHUP):

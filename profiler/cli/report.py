@@ -224,7 +224,7 @@ def _by_worker(profile: Profile, places: Places) -> Profile:
     """Resolve a profile's missing names in a worker, which parses the files."""
     from pyprof.lazy_dataclasses import replace
     from pyprof.model.profile import Profile
-    from pyprof.tools.disassembly_and_frame_names import NamesOf, drop_samples
+    from pyprof.tools.report_tasks import NamesOf, drop_samples
 
     found = _answer(NamesOf(drop_samples(profile), places, _LINES_S), Profile)
     return replace(profile, frames=found.frames, modules=found.modules, summary=found.summary)
@@ -290,7 +290,7 @@ def _source(profile: Profile, arguments: argparse.Namespace, width: int) -> Iter
     from pyprof.cli.source_line_tables import Annotation, annotated, dearest_lines
     from pyprof.symbolize.resymbolize import Places
     from pyprof.symbolize.source_files import SourceFiles
-    from pyprof.tools.disassembly_and_frame_names import FunctionCode
+    from pyprof.tools.report_tasks import FunctionCode
 
     if arguments.lines:
         return dearest_lines(profile, width, arguments.rows)

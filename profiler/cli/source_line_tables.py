@@ -8,15 +8,15 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from pyprof.cli.number_and_name_format import shorten, shorten_middle
 from pyprof.cli.terminal_output import printable
 from pyprof.cli.terminal_tables import SHARE, amount, bar, functions_of, heading, share
-from pyprof.cli.text_format import shorten, shorten_middle
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.analysis.line_costs import CodeCost, code_costs, line_costs
 from pyprof.model.profile import Profile
 from pyprof.symbolize.resymbolize import Places
 from pyprof.symbolize.source_files import SourceFiles
-from pyprof.tools.disassembly_and_frame_names import CodeOf, FunctionCode
+from pyprof.tools.report_tasks import CodeOf, FunctionCode
 
 _AROUND = 3
 """Number of source lines or instructions that are shown before and after one with samples."""

@@ -137,7 +137,7 @@ def refuse(error: PyprofError, pid: int | None = None) -> None:
         error: Its own hint counts, else that of its row in the table of reasons.
         pid: The requested process. A process that the message names takes precedence.
     """
-    from pyprof.model.reason_texts import find_hint
+    from pyprof.model.loss_reason_texts import find_hint
 
     named = _PROCESS.search(error.message)
     number = named[1] if named else str(pid) if pid else "PID"
@@ -204,7 +204,7 @@ def log_thread_failures(log: Log) -> None:
 
 def log_failure(error: PyprofError) -> None:
     """Write why a command with `--log json` failed as a line of its log."""
-    from pyprof.model.reason_texts import find_hint
+    from pyprof.model.loss_reason_texts import find_hint
 
     Log(lambda text: terminal_output.line(text, sys.stderr), True)(
         "error", "failed", error=error.message, hint=find_hint(error)

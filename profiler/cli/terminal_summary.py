@@ -6,9 +6,7 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 
-from pyprof.cli.terminal_output import advice, printable
-from pyprof.cli.terminal_tables import NATIVE_INCLUDED, FunctionTables, function_tables
-from pyprof.cli.text_format import (
+from pyprof.cli.number_and_name_format import (
     duration,
     function_names,
     keep_apart,
@@ -18,12 +16,14 @@ from pyprof.cli.text_format import (
     shorten,
     shorten_middle,
 )
+from pyprof.cli.terminal_output import advice, printable
+from pyprof.cli.terminal_tables import NATIVE_INCLUDED, FunctionTables, function_tables
 from pyprof.model.analysis.function_costs import Cost, lock_costs, process_costs
 from pyprof.model.analysis.idle_waits import MODES as IDLE_MODES
+from pyprof.model.loss_reason_texts import ENDS, counted, counter_title, end_title, lacking
 from pyprof.model.profile import Profile
-from pyprof.model.reason_texts import ENDS, counted, counter_title, end_title, lacking
 from pyprof.model.summary import ENOUGH_SAMPLES, MUCH, NOT_SAMPLED_LABEL, ModuleSummary, Summary, lacks
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 
 TOP = 5
 NATIVE = PROCESSES = 3

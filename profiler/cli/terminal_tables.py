@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from pyprof.cli.number_and_name_format import duration, function_names, module_names, percent
 from pyprof.cli.terminal_output import printable
-from pyprof.cli.text_format import duration, function_names, module_names, percent
 from pyprof.errors import UsageError
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.call_tree import NOBODY, FunctionWords, Neighbours, neighbours

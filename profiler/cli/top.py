@@ -118,8 +118,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _tables(
     arguments: argparse.Namespace, targets: TargetOptions | None, command: list[str], options: RecordOptions
 ) -> int:
-    from pyprof.cli.interrupts import EndBySignals, listen
     from pyprof.cli.live.top_session import Printed, WatchedTargets, print_tables
+    from pyprof.cli.signal_thread import EndBySignals, listen
     from pyprof.collectors.targets.command_launch import launch
     from pyprof.session.worker.worker_process import exit_at_once
 

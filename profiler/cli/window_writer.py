@@ -152,7 +152,7 @@ class WindowWriter:
             self.say(f"pyprof: wrote {place}" if place != "-" else "pyprof: written to standard output")
 
     def _why_empty(self, profile: Profile) -> str:
-        from pyprof.cli.text_format import percent
+        from pyprof.cli.number_and_name_format import percent
         from pyprof.collectors.linux import procfs
 
         pid, target = self.subject.pid, self.how.target

@@ -25,7 +25,7 @@ from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.marker_frames import Mark
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import DataFrame, Frame, FrameKind, Line, ModuleInfo, Profile, ValueType, find_function
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 
 MIN_EFFECTIVE_SAMPLES = 12
 """Minimum effective number of samples of a side. Fewer leave the share of a function within ±25 % of all or more."""

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from pyprof.errors import FormatError
 from pyprof.importers.profile_builder import MAX_NODES, NOBODY, About, Builder, function_frame
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import Frame, FrameKind, Profile, ValueType
-from pyprof.model.reason_texts import make_note
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 
 _LINE = re.compile(r"(.*\S) (\d{1,18})(?:\.\d*)?$")
 _LONGEST = 1 << 24

@@ -29,7 +29,7 @@ from pyprof.importers.protobuf import (
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.thread_identity import Labels
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 
 Entry = TypeVar("Entry")
 # Field numbers of ProfilesDictionary.

@@ -24,9 +24,9 @@ from pyprof.errors import FormatError, RecordingError
 from pyprof.importers.profile_builder import About, Builder
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import base_name
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
-from pyprof.model.reason_texts import make_note
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 
 _SAMPLE = re.compile(
     rb"\s*(?P<name>\S.{0,63}?)\s+(?:(?P<pid>-?\d{1,10})/)?(?P<tid>-?\d{1,10})\s+(?:\[(?P<cpu>\d{1,6})\]\s+)?"

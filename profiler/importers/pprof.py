@@ -21,8 +21,8 @@ from pyprof.importers.profile_builder import NOBODY, About, Builder
 from pyprof.importers.protobuf import MAX_ROWS, Grouped, decode_repeated, parse_numbers, to_signed
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.integer_columns import largest_sum
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
-from pyprof.model.reason_texts import make_note
 from pyprof.model.stack_digest import SIZE, of_stack
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import LONGEST, MOST, RESERVED, Labels

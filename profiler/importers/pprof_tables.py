@@ -33,7 +33,7 @@ from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.stack_digest import of_frame
 from pyprof.model.summary import ModuleSummary, Stops, Summary
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.recording.older_names import counter_key, problem_reason
 
 AT_ONCE = 1 << 22

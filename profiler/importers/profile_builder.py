@@ -15,12 +15,12 @@ from pyprof.errors import FormatError, UsageError
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.stack_quality import summary_of_part, without_evidence
 from pyprof.model.integer_columns import MAX_SUM, largest_sum
+from pyprof.model.loss_reason_texts import Note
 from pyprof.model.prefix_tree import Tree
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
-from pyprof.model.reason_texts import Note
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import RESERVED, Labels, labels_of
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 
 _MAX_NS = 1 << 62
 MAX_NODES = 1 << 22

@@ -12,8 +12,8 @@ import orjson
 
 from pyprof.errors import FormatError
 from pyprof.importers.profile_builder import About, Builder, function_frame
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import FrameKind, Profile, ThreadInfo, ValueType
-from pyprof.model.reason_texts import make_note
 
 _NS = {"nanoseconds": 1, "microseconds": 1e3, "milliseconds": 1e6, "seconds": 1e9}
 _MAX_NS = 2**62

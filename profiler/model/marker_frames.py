@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from pyprof.model.reason_texts import format_message
-from pyprof.model.walk_result import StackEnd
+from pyprof.model.loss_reason_texts import format_message
+from pyprof.model.unwind_result import StackEnd
 
 _WOKEN, _NOBODY = "[woken by ", "a timer or an interrupt"
 _UNITS = ("", "K", "M", "G", "T")

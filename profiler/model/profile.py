@@ -23,7 +23,7 @@ from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.marker_frames import Mark
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import Labels, ProcessKey, ThreadKey, common, fit
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 
 if TYPE_CHECKING:
     from pyprof.comparison.result import Comparison

@@ -1,4 +1,4 @@
-"""A reason why something is lost, skipped, truncated or refused, as a value. reason_table.py has all of them."""
+"""A reason why something is lost, skipped, truncated or refused, as a value. loss_reason_table.py has all of them."""
 
 from __future__ import annotations
 

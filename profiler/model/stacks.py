@@ -31,7 +31,7 @@ from pyprof.model.marker_frames import (
 )
 from pyprof.model.prefix_tree import rewrite
 from pyprof.model.profile import FrameKind
-from pyprof.model.walk_result import SharedFrames, StackEnd, Trust, Walk, unpacked
+from pyprof.model.unwind_result import SharedFrames, StackEnd, Trust, Walk, unpacked
 
 NO_SPACE = -1
 

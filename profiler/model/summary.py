@@ -8,7 +8,7 @@ from typing import Any
 
 from pyprof.diagnostics import Problem
 from pyprof.lazy_dataclasses import dataclass, field, field_names, replace
-from pyprof.model.reason_texts import Note, counted, counter_title, end_reason, problem
+from pyprof.model.loss_reason_texts import Note, counted, counter_title, end_reason, problem
 from pyprof.model.reason_type import Reason
 
 PARTLY_READ = "partly_interpreted"

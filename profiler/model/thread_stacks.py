@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
-from pyprof.model.walk_result import StackEnd
+from pyprof.model.unwind_result import StackEnd
 
 GOROUTINE = "goroutine "
 """Name of a goroutine before its number, in place of the name of a thread."""

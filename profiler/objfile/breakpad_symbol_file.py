@@ -15,7 +15,7 @@ import numpy as np
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.model.reason_texts import problem
+from pyprof.model.loss_reason_texts import problem
 from pyprof.objfile.breakpad_index import CHUNK, Ranges, RecordIndex, build_index
 from pyprof.objfile.breakpad_records import (
     FuncRecord,

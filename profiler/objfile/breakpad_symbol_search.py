@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Protocol, cast
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UsageError
-from pyprof.model.reason_texts import problem
+from pyprof.model.loss_reason_texts import problem
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad_records import breakpad_id, is_same_id
 from pyprof.objfile.breakpad_symbol_file import SymbolFile

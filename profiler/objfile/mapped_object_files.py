@@ -15,7 +15,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import AddressSpace, Module, StatedId
-from pyprof.model.reason_texts import problem, problem_counted
+from pyprof.model.loss_reason_texts import problem, problem_counted
 from pyprof.objfile.base import AbsentFile, ObjectFile
 from pyprof.objfile.breakpad_records import is_stated
 from pyprof.objfile.breakpad_symbol_file import SymbolFile

@@ -34,7 +34,7 @@ from typing import IO, cast
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
-from pyprof.model.reason_texts import problem
+from pyprof.model.loss_reason_texts import problem
 from pyprof.objfile import io_deadline
 from pyprof.objfile.breakpad_symbol_search import copy_text
 from pyprof.objfile.object_file_opening import open_object_file

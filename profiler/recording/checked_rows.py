@@ -19,7 +19,7 @@ from pyprof.errors import FormatError
 from pyprof.model.interpreter_frames import SampleState
 from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import FrameKind
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.recording.schema import Column, Table, parse_tables
 
 CellRow = tuple[Any, ...]

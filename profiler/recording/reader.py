@@ -18,12 +18,12 @@ from pyprof.lazy_dataclasses import dataclass, field_names, replace
 from pyprof.model.analysis.merge import clip_gaps
 from pyprof.model.analysis.stack_quality import summary_of_part
 from pyprof.model.integer_columns import MAX_SUM, largest_sum
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, Span, ThreadInfo, ValueType
-from pyprof.model.reason_texts import make_note
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import Labels
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.recording.checked_rows import LATER, NAME_SOURCES, Codes, TableRows, check_reference
 from pyprof.recording.column_blocks import I64, Blocks, FrameColumns, FunctionName, LineColumns, unpack_columns
 from pyprof.recording.summary_rows import read_summary

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import field_names, replace
-from pyprof.model.reason_texts import Note, parse_note
+from pyprof.model.loss_reason_texts import Note, parse_note
 from pyprof.model.summary import (
     Children,
     FunctionsMissing,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pyprof.errors import FormatError
-from pyprof.model.reason_texts import Note, make_note
+from pyprof.model.loss_reason_texts import Note, make_note
 from pyprof.recording.checked_rows import TableRows, check_reference
 from pyprof.recording.column_blocks import I64, BlockWriter, LineRow
 from pyprof.recording.older_names import counter_key, note_reason, problem_reason

@@ -15,7 +15,7 @@ from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import CodeName, Span
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.model.walk_result import Trust, Walk
+from pyprof.model.unwind_result import Trust, Walk
 from pyprof.objfile.mapped_object_files import Image
 from pyprof.unwind.rules import FunctionRows, Rule
 

@@ -24,7 +24,7 @@ from pyprof.model.jit_code_map import CodeName, Span
 from pyprof.model.profile import ThreadInfo, rename_threads
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import FrameKey
-from pyprof.model.walk_result import Walk, lookup_pc, lookup_pcs
+from pyprof.model.unwind_result import Walk, lookup_pc, lookup_pcs
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import UnwindOptions

@@ -12,8 +12,8 @@ from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import CodeMap, CodeName, CodeTable, NamedRanges, Span
-from pyprof.model.reason_texts import problem, problem_of
-from pyprof.model.walk_result import Trust
+from pyprof.model.loss_reason_texts import problem, problem_of
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile import io_deadline
 from pyprof.objfile.byte_source import ContentReservation, GrowingFile
 from pyprof.objfile.jitdump import JitdumpClosed, JitdumpReader, Loaded, Record

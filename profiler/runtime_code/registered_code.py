@@ -15,8 +15,8 @@ from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import AddressSpace, Module, ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import CodeMap, CodeName, Span
-from pyprof.model.reason_texts import problem_of
-from pyprof.model.walk_result import Trust
+from pyprof.model.loss_reason_texts import problem_of
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.mapped_object_files import Image
 from pyprof.objfile.object_file_opening import open_memory_object

@@ -22,8 +22,8 @@ from pyprof.errors import RecordingError, UsageError
 from pyprof.exporters.base import Journal, JournalBeginning, Sink
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.merge import merge, recent
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import Profile
-from pyprof.model.reason_texts import make_note
 
 MAX_FILES = 10
 """Number of a flight recorder's windows in the kept time, unless a window would be shorter than MIN_S or longer

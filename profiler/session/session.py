@@ -16,7 +16,7 @@ from pyprof.model.address_space import AddressSpace, Module
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.profile import Profile
 from pyprof.model.stacks import FrameKey
-from pyprof.model.walk_result import lookup_pc
+from pyprof.model.unwind_result import lookup_pc
 from pyprof.objfile.breakpad_symbol_search import SymbolStore
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import DEFAULT_STACK_SIZE, UnwindOptions, ViewOptions

@@ -21,13 +21,13 @@ from pyprof.collectors.targets import attach_checks
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.interpreters.base import Detected
-from pyprof.interpreters.function_numbers import UNREAD
+from pyprof.interpreters.function_table import UNREAD
 from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.profile import Frame, Profile, ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.thread_stacks import FrameDetail, ThreadStack, leave_out_system, thread_stacks
-from pyprof.model.walk_result import StackEnd
+from pyprof.model.unwind_result import StackEnd
 from pyprof.objfile.untrusted_file_access import read_file, rights_below
 from pyprof.options import CollectOptions, DumpOptions, RemoteOptions
 from pyprof.session.pipeline.interpreter_readers import Runtimes

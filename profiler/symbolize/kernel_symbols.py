@@ -7,8 +7,8 @@ from bisect import bisect_right
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARCHES
 from pyprof.model.arch.syscalls import call_names
+from pyprof.model.loss_reason_texts import problem_counted
 from pyprof.model.marker_frames import NOT_ONE_BY_ONE, Blocked, KernelFrame
-from pyprof.model.reason_texts import problem_counted
 from pyprof.objfile.untrusted_file_access import current_opener
 
 _ARCHES = {arch.name: arch for arch in ARCHES.values()}

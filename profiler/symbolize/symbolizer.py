@@ -13,11 +13,11 @@ from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Module
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.jit_code_map import CodeName
+from pyprof.model.loss_reason_texts import problem
 from pyprof.model.marker_frames import Mark
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
-from pyprof.model.reason_texts import problem
 from pyprof.model.stacks import FrameKey
-from pyprof.model.walk_result import Trust, lookup_pc
+from pyprof.model.unwind_result import Trust, lookup_pc
 from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf_attribute_forms import Deadline, OutOfTime

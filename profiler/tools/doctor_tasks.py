@@ -13,7 +13,7 @@ from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Module
 from pyprof.model.arch import Arch
-from pyprof.model.reason_texts import problem, problem_of
+from pyprof.model.loss_reason_texts import problem, problem_of
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import UnwindOptions

@@ -14,7 +14,7 @@ from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.marker_frames import Mark, MarkKind, cut_mark
 from pyprof.model.profile import FrameKind, Profile
-from pyprof.model.walk_result import StackEnd
+from pyprof.model.unwind_result import StackEnd
 from tests.exporters.profiles import golden
 
 MINUTE_NS = 60 * 10**9

@@ -42,7 +42,7 @@ from pyprof.fleet.agent.process_table import ProcessTable
 from pyprof.fleet.agent.requested_recordings import MAX_AT_ONCE, OnDemand, RecordedNow, choice_of
 from pyprof.fleet.cli.agent_record import joined
 from pyprof.lazy_dataclasses import replace
-from pyprof.model.fleet_reasons import ASKS
+from pyprof.model.fleet_loss_reasons import ASKS
 from pyprof.model.profile import Profile
 from tests.exporters.profiles import golden
 

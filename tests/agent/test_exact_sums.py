@@ -23,7 +23,7 @@ from pyprof.lazy_dataclasses import replace
 from pyprof.model.marker_frames import LATE, NO_SAMPLE
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import NOT_SAMPLED_LABEL
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from tests.exporters.profiles import PERIOD_NS, Builder, code
 
 SPIN_NS = 50_000_000

@@ -16,7 +16,7 @@ from pyprof.fleet.agent.health import Conditions, Health
 from pyprof.fleet.agent.http_page import ADDRESS, HttpPages
 from pyprof.fleet.agent.metrics import COUNTERS, GAUGES, PREFIX
 from pyprof.lazy_dataclasses import replace
-from pyprof.model.reason_table import SPOOL
+from pyprof.model.loss_reason_table import SPOOL
 from tests.exporters.profiles import golden
 
 LINE = re.compile(r'([a-z_]+)(?:\{([a-z]+)="([a-z_]+)"\})? (-?[0-9.e+]+)')

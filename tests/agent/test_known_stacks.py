@@ -18,7 +18,7 @@ from pyprof.importers.protobuf import group_fields
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.stack_digest import SIZE
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from tests.agent.filled import marked
 from tests.exporters.support import export
 

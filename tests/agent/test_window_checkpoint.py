@@ -19,8 +19,8 @@ from pyprof.fleet.agent.windows import WindowPart, labelled, packed, restored, s
 from pyprof.importers import pprof
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.sample_filter import selected
+from pyprof.model.loss_reason_texts import Note, join_pids, make_note
 from pyprof.model.profile import Profile, ValueType
-from pyprof.model.reason_texts import Note, join_pids, make_note
 from pyprof.model.thread_identity import ProcessKey
 from pyprof.session.worker import response_codec
 from tests.exporters.profiles import golden

@@ -11,7 +11,7 @@ import numpy as np
 from pyprof.collectors.bpf import ring_buffer_records
 from pyprof.collectors.bpf.kernel_program import pack_offsets
 from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout
-from pyprof.interpreters.cpython.bpf_frame_rows import find_offsets
+from pyprof.interpreters.cpython.bpf_frame_decoder import find_offsets
 from pyprof.interpreters.cpython.layout import LAYOUTS, NONE, AwaitLayout, Layout
 from pyprof.model.interpreter_reader_protocols import FrameOffsets
 from tests.bpf.user_space import UserSpace

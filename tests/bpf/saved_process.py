@@ -15,12 +15,12 @@ from pyprof.collectors.bpf.recorded_processes import build_frame_rows
 from pyprof.collectors.postmortem.core_process import CoreFileProcess
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
-from pyprof.interpreters.cpython.bpf_frame_rows import PythonInKernel
+from pyprof.interpreters.cpython.bpf_frame_decoder import PythonInKernel
 from pyprof.interpreters.cpython.detection import CPythonFileCache
-from pyprof.interpreters.cpython.object_reads import Memory, make_gather
+from pyprof.interpreters.cpython.object_reader import Memory, make_gather
 from pyprof.interpreters.cpython.process_reader import PythonProcess
 from pyprof.interpreters.detection_symbols import KnownSymbols, read_symbols
-from pyprof.interpreters.function_numbers import FunctionTable
+from pyprof.interpreters.function_table import FunctionTable
 from pyprof.model.interpreter_frames import Chain
 from pyprof.model.interpreter_reader_protocols import FrameOffsets
 from pyprof.objfile.core_file import AT_EXECFN, CoreMemory, SavedRange, read_notes

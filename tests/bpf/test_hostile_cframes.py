@@ -9,7 +9,7 @@ import pytest
 
 from pyprof.collectors.bpf.recorded_processes import build_frame_rows
 from pyprof.collectors.bpf.ring_buffer_records import PAGE, LossReason
-from pyprof.interpreters.cpython.bpf_frame_rows import MAX_ROWS
+from pyprof.interpreters.cpython.bpf_frame_decoder import MAX_ROWS
 from tests.bpf.made_memory import FREE, STACK, STACK_BYTES, MadeProcess
 from tests.bpf.test_hostile_memory import MAX_LATE_OF_WAITING, SIZE, code, sampled
 

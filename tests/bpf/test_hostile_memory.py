@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.collectors.bpf.ring_buffer_records import Flag, LossReason
-from pyprof.interpreters.cpython.bpf_frame_rows import MAX_ROWS
+from pyprof.interpreters.cpython.bpf_frame_decoder import MAX_ROWS
 from tests.bpf.made_memory import ENTRY, FREE, HEAP, HEAP_BYTES, MARK, MINORS, STACK, STACK_BYTES, MadeProcess
 from tests.bpf.user_space import MOST_RUN_NS, RED_ZONE, Ran, counted
 from tests.support import pairs

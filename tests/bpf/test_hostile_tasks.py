@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyprof.collectors.bpf.ring_buffer_records import Flag, LossReason
-from pyprof.interpreters.cpython.bpf_frame_rows import MAX_ROWS
+from pyprof.interpreters.cpython.bpf_frame_decoder import MAX_ROWS
 from tests.bpf.made_memory import ENTRY, FREE, HEAP, OF_TASKS, STACK, MadeProcess
 from tests.bpf.test_hostile_memory import NOWHERE, STEPS, code, run, sampled
 from tests.bpf.user_space import Ran

@@ -11,7 +11,7 @@ from shutil import copytree
 import pytest
 
 from pyprof.collectors.bpf.ring_buffer_records import LossReason
-from pyprof.interpreters.cpython.bpf_frame_rows import MAX_ROWS
+from pyprof.interpreters.cpython.bpf_frame_decoder import MAX_ROWS
 from pyprof.interpreters.cpython.layout import NONE
 from tests.bpf.saved_process import SavedProcess
 from tests.bpf.test_on_cores import MAX_CORES, busy, naps, sampled, saved

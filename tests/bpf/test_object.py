@@ -13,7 +13,7 @@ from pyprof.collectors.bpf.kernel_program import read_program
 from pyprof.collectors.linux import bpf_syscall
 from pyprof.collectors.linux.sampled_arch import PERF_ARCHES
 from pyprof.errors import FormatError
-from pyprof.model.reason_texts import counted
+from pyprof.model.loss_reason_texts import counted
 from tests.support import need
 
 pytestmark = pytest.mark.system

@@ -16,7 +16,7 @@ from shutil import copytree
 import pytest
 
 from pyprof.collectors.bpf.ring_buffer_records import MOST_STACK, Flag, LossReason
-from pyprof.interpreters.cpython.bpf_frame_rows import MAX_ROWS
+from pyprof.interpreters.cpython.bpf_frame_decoder import MAX_ROWS
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, SampleState
 from tests.bpf.saved_process import SavedProcess, core_of
 from tests.bpf.user_space import MOST_RUN_NS, RED_ZONE, STACK_BEGINNING, Ran, counted

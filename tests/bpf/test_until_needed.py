@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import Profile
-from pyprof.model.reason_texts import make_note
 from tests.live.support import recording as native
 from tests.live.support.ladders import ladder
 

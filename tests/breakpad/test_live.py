@@ -21,7 +21,7 @@ from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.model.walk_result import StackEnd, Walk, lookup_pc
+from pyprof.model.unwind_result import StackEnd, Walk, lookup_pc
 from pyprof.objfile.breakpad_symbol_search import SymbolStore
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import CollectOptions, UnwindOptions

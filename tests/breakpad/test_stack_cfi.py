@@ -6,7 +6,7 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import AARCH64, ARM, I386, X86_64, Arch
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.unwind.formats.breakpad_stack_cfi import StackCfi
 from pyprof.unwind.rule_cache import SLOW, encode_fast_rule
 from pyprof.unwind.rule_text import describe_rule

@@ -14,7 +14,7 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile
 from pyprof.model.summary import FunctionsMissing, Language
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.recording.reader import load_recording
 from tests.cli.support import one_sentence, pyprof
 from tests.exporters.profiles import START_NS, golden

@@ -16,7 +16,7 @@ import pytest
 from pyprof.cli import main
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.session.worker import worker_process

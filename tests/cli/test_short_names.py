@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.cli.text_format import function_name, function_names, module_names, shorten_apart, shorten_middle
+from pyprof.cli.number_and_name_format import function_name, function_names, module_names, shorten_apart, shorten_middle
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
 

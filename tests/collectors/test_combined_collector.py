@@ -28,8 +28,8 @@ from pyprof.collectors.sampling_source_plan import Choice, PlanFacts
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.arch import X86_64
+from pyprof.model.loss_reason_texts import Note
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_texts import Note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 

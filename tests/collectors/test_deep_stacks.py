@@ -29,7 +29,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import X86_64
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackBeyondCopy
-from pyprof.model.walk_result import StackEnd, Walk
+from pyprof.model.unwind_result import StackEnd, Walk
 from pyprof.options import UnwindOptions
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder

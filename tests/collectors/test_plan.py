@@ -22,7 +22,7 @@ from pyprof.collectors.sampling_source_plan import (
 )
 from pyprof.errors import AccessDenied, NotTraceable, PyprofError
 from pyprof.lazy_dataclasses import replace
-from pyprof.model.reason_texts import SENTENCES
+from pyprof.model.loss_reason_texts import SENTENCES
 from pyprof.options import AUTO, CollectOptions
 
 BPF_AND_PERFMON, SYS_ADMIN = 1 << 39 | 1 << 38, 1 << 21

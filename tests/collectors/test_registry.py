@@ -24,7 +24,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError, UsageError
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.arch import AARCH64
-from pyprof.model.reason_texts import make_note
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.options import AUTO, CollectOptions, TargetOptions
 
 OPTIONS = CollectOptions()

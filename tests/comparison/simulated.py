@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.summary import Summary
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from tests.exporters.profiles import COUNT_AND_CPU
 
 RATE = 999

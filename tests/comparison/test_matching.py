@@ -7,7 +7,7 @@ import pytest
 from pyprof.comparison.function_matching import NAMELESS, matching, plain_module, plain_name
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from tests.exporters.profiles import Builder
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from pyprof.diagnostics import Problem
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
-from pyprof.model.reason_texts import make_note
 from pyprof.model.summary import ModuleSummary, Shown, Stops, Summary
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 
 START_NS = 1_700_000_000_123_456_789
 PERIOD_NS = 10_000_000

@@ -21,7 +21,7 @@ from pyprof.exporters.firefox import CATEGORIES, WAITS, breakpad_id
 from pyprof.model.analysis.sample_filter import timed
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.untrusted_text import clean_text
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.symbolize.kernel_symbols import _STATES
 from tests.exporters.firefox_profile import FirefoxProfile, read
 from tests.exporters.profiles import LIBC, PERIOD_NS, START_NS, Builder, code, deep, golden, marker, profiles

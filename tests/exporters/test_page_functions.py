@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pyprof.model.profile import Frame, FrameKind, Profile
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from tests.exporters.conftest import OpenPage
 from tests.exporters.page import Page, choose
 from tests.exporters.page_totals import Paths

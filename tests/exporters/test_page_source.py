@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.flame_tree import _MAX_LETTERS, build_flame_tree
+from pyprof.exporters.flamegraph_tree import _MAX_LETTERS, build_flame_tree
 from pyprof.model.analysis.line_costs import SourceText, line_costs
 from pyprof.model.profile import Profile
 from tests.exporters.conftest import OpenPage

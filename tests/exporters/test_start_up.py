@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pyprof.exporters.flame_tree import build_flame_tree
+from pyprof.exporters.flamegraph_tree import build_flame_tree
 from pyprof.model.profile import Frame, FrameKind, Line
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from tests.exporters.profiles import Builder, code, marker, unknown
 from tests.exporters.support import PLAIN
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.exporters.flame_tree import FlameTree, build_flame_tree
+from pyprof.exporters.flamegraph_tree import FlameTree, build_flame_tree
 from pyprof.model.profile import FrameKind, Profile
 from tests.exporters.conftest import OpenPage
 from tests.exporters.support import PLAIN

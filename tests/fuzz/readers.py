@@ -30,10 +30,10 @@ from pyprof.fleet.wire.push_verdicts import NotSent, RefusedForGood
 from pyprof.importers import collapsed, otlp, perf, pprof, pyroscope_parca_requests, speedscope
 from pyprof.interpreters.cpython.code_objects import CodeReader, find_line
 from pyprof.interpreters.cpython.layout import LAYOUTS, LineTableFormat
-from pyprof.interpreters.cpython.object_reads import Memory as Words
-from pyprof.interpreters.cpython.object_reads import Objects, Unreadable
+from pyprof.interpreters.cpython.object_reader import Memory as Words
+from pyprof.interpreters.cpython.object_reader import Objects, Unreadable
 from pyprof.interpreters.detection_symbols import Symbol
-from pyprof.interpreters.function_numbers import FunctionTable
+from pyprof.interpreters.function_table import FunctionTable
 from pyprof.interpreters.goroutine_offsets import decode_offsets
 from pyprof.interpreters.waiting_goroutines import MAX_GOROUTINES, is_unchanged, read_goroutines
 from pyprof.model.address_space import AddressSpace

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from pyprof.cli.interrupts import EndBySignals
 from pyprof.cli.record_run import Invocation, times_as_slow
 from pyprof.cli.recording_options import Timing
+from pyprof.cli.signal_thread import EndBySignals
 from pyprof.options import RecordOptions
 from pyprof.session.worker.deadline import EndUrgency
 from tests.cli.support import BUSY, PYPROF, python
@@ -208,7 +208,7 @@ def test_signal_that_comes_twice_at_once_is_one_request(monkeypatch: pytest.Monk
     run: Any = Invocation(Timing(None, None, None, (), None), RecordOptions(), how)
     run._recording = recording = Asked()
     run._over.set()
-    monkeypatch.setattr("pyprof.cli.interrupts.SAME_S", 60)
+    monkeypatch.setattr("pyprof.cli.signal_thread.SAME_S", 60)
     run._end(signal.SIGTERM)
     run._end(signal.SIGTERM)
     assert recording.done == [EndUrgency.PROMPT]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pyprof.cli.text_format import function_name, function_names
+from pyprof.cli.number_and_name_format import function_name, function_names
 from pyprof.comparison.function_matching import plain_name
 from pyprof.exporters.display_names import Level
-from pyprof.exporters.flame_tree import start_nodes
+from pyprof.exporters.flamegraph_tree import start_nodes
 from pyprof.model.profile import FrameKind
 from tests.exporters.profiles import golden
 
@@ -38,7 +38,7 @@ def test_names_of_any_length_that_look_alike_are_shortened_once_each(monkeypatch
         shortened.append(name)
         return function_name(name, width)
 
-    monkeypatch.setattr("pyprof.cli.text_format.function_name", counted)
+    monkeypatch.setattr("pyprof.cli.number_and_name_format.function_name", counted)
     names = [f"f<{'<' * 4000}{number}>" for number in range(40)]
     assert len(function_names(names, 30)) == 40
     assert len(shortened) <= 2 * len(names)

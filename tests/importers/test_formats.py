@@ -12,13 +12,13 @@ import pytest
 import pyprof
 from pyprof.errors import RecordingError
 from pyprof.exporters.base import ExportOptions
-from pyprof.exporters.page_samples import pack_samples
+from pyprof.exporters.flamegraph_samples import pack_samples
 from pyprof.exporters.protobuf_encoding import encode_data, encode_number, encode_varint
 from pyprof.importers import pprof
 from pyprof.importers.pprof import LOCATION, SAMPLE
 from pyprof.importers.registry import load
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import FrameKind, ValueType
-from pyprof.model.reason_texts import make_note
 from tests.exporters.pprof_reader import fields, varints
 from tests.exporters.pprof_reader import read as read_pprof
 from tests.exporters.profiles import golden

@@ -10,7 +10,7 @@ import pytest
 
 from pyprof.errors import RecordingError
 from pyprof.importers.registry import load
-from pyprof.model.reason_texts import make_note
+from pyprof.model.loss_reason_texts import make_note
 from tests.importers.test_perf_script import ALONE
 from tests.support import need
 

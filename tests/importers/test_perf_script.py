@@ -9,8 +9,8 @@ import pytest
 from pyprof.errors import FormatError
 from pyprof.importers import perf
 from pyprof.importers.registry import load
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import FrameKind, Profile, ValueType
-from pyprof.model.reason_texts import make_note
 
 USUAL = b"""\
 # ========

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyprof.model.reason_texts import problem
+from pyprof.model.loss_reason_texts import problem
 from tests import collapsed, warm
 from tests.collapsed import Stacks
 

@@ -13,7 +13,7 @@ import pytest
 from pyprof.interpreters.cpython.code_objects import PythonCode
 from pyprof.interpreters.cpython.frame_reader import ChainCache, RowsKey
 from pyprof.interpreters.cpython.layout import LineTableFormat
-from pyprof.interpreters.function_numbers import FunctionTable
+from pyprof.interpreters.function_table import FunctionTable
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]

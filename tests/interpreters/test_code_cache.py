@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from pyprof.collectors.linux.libc import memory_reader
-from pyprof.interpreters.cpython.object_reads import Memory, make_gather
-from pyprof.interpreters.function_numbers import UNKNOWN
+from pyprof.interpreters.cpython.object_reader import Memory, make_gather
+from pyprof.interpreters.function_table import UNKNOWN
 from pyprof.model.interpreter_reader_protocols import Span
 from tests.interpreters.test_process import EMPTY, Reader, said, started
 

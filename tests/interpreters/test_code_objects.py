@@ -12,8 +12,8 @@ import pytest
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.interpreters.cpython.code_objects import CodeReader, PythonCode
 from pyprof.interpreters.cpython.layout import LAYOUTS, Layout, LineTableFormat
-from pyprof.interpreters.cpython.object_reads import Memory, Objects
-from pyprof.interpreters.function_numbers import UNKNOWN, UNREAD, FunctionTable
+from pyprof.interpreters.cpython.object_reader import Memory, Objects
+from pyprof.interpreters.function_table import UNKNOWN, UNREAD, FunctionTable
 from pyprof.model.interpreter_frames import FunctionPlace
 
 FREED = "[function freed or swapped out before its name was read]"

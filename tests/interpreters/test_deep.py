@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pyprof.interpreters.cpython.object_reads import Memory
-from pyprof.interpreters.cpython.stop_snapshot import MAX_SCATTERED, ChunkSizes
+from pyprof.interpreters.cpython.object_reader import Memory
+from pyprof.interpreters.cpython.thread_snapshot import MAX_SCATTERED, ChunkSizes
 from pyprof.model.marker_frames import long_chain_mark
 from tests.collapsed import Stacks
 from tests.interpreters.pythons import OF_LAYOUTS, Python, running

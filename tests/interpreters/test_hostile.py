@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from pyprof.errors import FormatError
 from pyprof.interpreters.cpython import debug_offsets
-from pyprof.interpreters.cpython.checked_runtime import PyThread
 from pyprof.interpreters.cpython.code_objects import CodeReader
 from pyprof.interpreters.cpython.frame_copier import ENTRY_OWNER, MAX_FRAMES, Copier, make_greenlet_search
 from pyprof.interpreters.cpython.frames_by_evaluator_call import RunReader
 from pyprof.interpreters.cpython.greenlets import EntrySearch, SwitchedThread, count_waiting_bytes
 from pyprof.interpreters.cpython.layout import LAYOUTS, Layout
-from pyprof.interpreters.cpython.object_reads import LocalReader, Memory, Objects, Unreadable, make_gather
-from pyprof.interpreters.cpython.stop_snapshot import ReadHints
+from pyprof.interpreters.cpython.object_reader import LocalReader, Memory, Objects, Unreadable, make_gather
+from pyprof.interpreters.cpython.runtime_validation import PyThread
+from pyprof.interpreters.cpython.thread_snapshot import ReadHints
 from pyprof.interpreters.frame_merge import Evaluators, merge_chain
-from pyprof.interpreters.function_numbers import FunctionTable
+from pyprof.interpreters.function_table import FunctionTable
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
-from pyprof.model.walk_result import StackEnd
+from pyprof.model.unwind_result import StackEnd
 
 pytestmark = pytest.mark.fuzz
 

@@ -12,13 +12,13 @@ import pytest
 from pyprof.collectors.linux.libc import Gatherer, memory_reader
 from pyprof.errors import FormatError
 from pyprof.interpreters.cpython import debug_offsets
-from pyprof.interpreters.cpython.checked_runtime import PyThread, Runtime
 from pyprof.interpreters.cpython.code_objects import CodeReader
 from pyprof.interpreters.cpython.frame_copier import Copier
 from pyprof.interpreters.cpython.layout import LAYOUTS, Layout
-from pyprof.interpreters.cpython.object_reads import Memory
-from pyprof.interpreters.cpython.stop_snapshot import MAX_FAILURES, MAX_IN_STOP, Copied, ReadHints
-from pyprof.interpreters.function_numbers import FunctionTable
+from pyprof.interpreters.cpython.object_reader import Memory
+from pyprof.interpreters.cpython.runtime_validation import PyThread, Runtime
+from pyprof.interpreters.cpython.thread_snapshot import MAX_FAILURES, MAX_IN_STOP, Copied, ReadHints
+from pyprof.interpreters.function_table import FunctionTable
 from pyprof.model.interpreter_reader_protocols import Span
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]

@@ -7,7 +7,7 @@ import pytest
 
 from pyprof.interpreters.frame_merge import Evaluators, Merged, merge_chain
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
-from pyprof.model.walk_result import StackEnd
+from pyprof.model.unwind_result import StackEnd
 
 EVALUATOR = 0x1000
 """Start of the evaluator's code, which reaches to 0x2000 in two functions."""

@@ -22,14 +22,14 @@ from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
-from pyprof.interpreters.cpython.bpf_frame_rows import FrameRowReader, hash_words, head_words
-from pyprof.interpreters.cpython.checked_runtime import Runtime, UnreadRuntime, open_runtime
+from pyprof.interpreters.cpython.bpf_frame_decoder import FrameRowReader, hash_words, head_words
 from pyprof.interpreters.cpython.detection import CPythonFileCache
-from pyprof.interpreters.cpython.object_reads import Memory, make_gather
+from pyprof.interpreters.cpython.object_reader import Memory, make_gather
 from pyprof.interpreters.cpython.process_reader import PythonProcess
+from pyprof.interpreters.cpython.runtime_validation import Runtime, UnreadRuntime, open_runtime
 from pyprof.interpreters.cpython.threads import PythonThreadNames
 from pyprof.interpreters.detection_symbols import FoundSymbols, KnownSymbols, Wanted, read_symbols
-from pyprof.interpreters.function_numbers import FunctionTable
+from pyprof.interpreters.function_table import FunctionTable
 from pyprof.model.address_space import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.interpreter_reader_protocols import FrameRows

@@ -10,8 +10,8 @@ import pytest
 
 from pyprof.interpreters.registry import RUNTIMES
 from pyprof.model.analysis.stack_quality import contents
+from pyprof.model.loss_reason_texts import end_title
 from pyprof.model.profile import FrameKind
-from pyprof.model.reason_texts import end_title
 from pyprof.model.summary import lacks
 from pyprof.session.pipeline.profile_assembly import LANGUAGES
 from pyprof.symbolize.symbol_table import naming_command

@@ -13,7 +13,7 @@ from pyprof.interpreters.base import Detected, Interpreter, InterpreterContext, 
 from pyprof.interpreters.cpython.code_objects import PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.detection_symbols import KnownSymbols
-from pyprof.interpreters.function_numbers import FunctionTable
+from pyprof.interpreters.function_table import FunctionTable
 from pyprof.interpreters.registry import KINDS, Interpreters, ProcessReaders
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, SampleState

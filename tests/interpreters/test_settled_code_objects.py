@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pyprof.interpreters.cpython import code_objects
 from pyprof.interpreters.cpython.code_objects import CodeCache
-from pyprof.interpreters.cpython.object_reads import Memory
+from pyprof.interpreters.cpython.object_reader import Memory
 from pyprof.model.interpreter_reader_protocols import Span
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]

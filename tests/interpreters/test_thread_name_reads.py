@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from pyprof.interpreters.cpython.checked_runtime import PyThread
-from pyprof.interpreters.cpython.stop_snapshot import ReadHints
+from pyprof.interpreters.cpython.runtime_validation import PyThread
+from pyprof.interpreters.cpython.thread_snapshot import ReadHints
 from pyprof.interpreters.cpython.threads import KnownThread, PythonThreadNames, ThreadList, ThreadNameTable
 
 THREAD = PyThread(0x1000, 7, 42, 0x2000, 0, 0, 0)

@@ -12,7 +12,7 @@ import pytest
 
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import X86_64
-from pyprof.model.walk_result import StackEnd, Trust, Walk
+from pyprof.model.unwind_result import StackEnd, Trust, Walk
 from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
 from tests.jit.test_ended_processes import PC, program, runtime_code
 from tests.unwind.made_stacks import MadeLane, batch_of

@@ -15,7 +15,7 @@ from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.model.walk_result import StackEnd, Walk
+from pyprof.model.unwind_result import StackEnd, Walk
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.hotspot.code_cache import Blob, read_stubs
 from pyprof.runtime_code.hotspot.managed_runtime import HotspotCode

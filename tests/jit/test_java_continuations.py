@@ -7,7 +7,7 @@ from bisect import bisect_right
 import pytest
 
 from pyprof.model.arch import X86_64
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.runtime_code.hotspot.code_cache import Blob
 from pyprof.runtime_code.hotspot.unwind_rules import FrameRules
 from pyprof.unwind.dwarf_expressions import Budget

@@ -17,7 +17,7 @@ from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import X86_64
 from pyprof.model.jit_code_map import ALWAYS
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.jitdump import JitdumpReader, Loaded, Moved
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.perf_map_and_jitdump import JitdumpCode

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.options import DEFAULT_SOURCES
 from tests.jit.programs_built import dyn
 from tests.live.support.recording import dump, running

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from tests import warm
 from tests.jit.programs_built import dyn
 from tests.live.support.recording import record, running

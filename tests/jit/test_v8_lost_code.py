@@ -8,7 +8,7 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
-from pyprof.model.walk_result import StackEnd, Trust, Walk
+from pyprof.model.unwind_result import StackEnd, Trust, Walk
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.v8.managed_runtime import V8Code
 from tests.jit.js_engine import BASE, MadeHeap

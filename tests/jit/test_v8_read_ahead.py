@@ -12,7 +12,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import X86_64
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.model.walk_result import StackEnd, Trust, Walk
+from pyprof.model.unwind_result import StackEnd, Trust, Walk
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.base import CodeScan

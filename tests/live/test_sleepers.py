@@ -18,7 +18,7 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleKind
-from pyprof.model.walk_result import StackEnd
+from pyprof.model.unwind_result import StackEnd
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.unwinder import Unwinder

@@ -12,7 +12,7 @@ from pyprof.cli.terminal_tables import function_tables, top
 from pyprof.model.analysis.function_costs import Cost, Function, costs, functions_of, lock_costs
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from tests.exporters.profiles import LIBC, MODULES, Builder, code, deep, golden, marker, profiles
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.idle_waits import LAUNCHERS, NATIVE, PYTHON, STARTS, idle_waits, without_idle
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
-from pyprof.model.reason_texts import make_note
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 from tests.exporters.profiles import golden
 
 MODULES = (

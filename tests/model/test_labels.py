@@ -12,8 +12,8 @@ from pyprof.errors import UsageError
 from pyprof.importers.pprof import MAX_LABELLED, read_pprof
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.merge import merge
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import Profile
-from pyprof.model.reason_texts import make_note
 from pyprof.model.thread_identity import MOST, labels_of
 from tests.exporters.firefox_profile import read as read_firefox
 from tests.exporters.pprof_reader import read as load_pprof

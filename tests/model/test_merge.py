@@ -9,8 +9,8 @@ import pyprof
 from pyprof.errors import UsageError
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.merge import merge, recent, recorded_until
+from pyprof.model.loss_reason_texts import Note
 from pyprof.model.profile import ThreadInfo, ValueType
-from pyprof.model.reason_texts import Note
 from pyprof.model.summary import Stops
 from tests.exporters.profiles import MODULES, PERIOD_NS, START_NS, Builder, code, golden
 from tests.exporters.support import THREADS, export

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_type_hints
 
-from pyprof.model.reason_texts import Note
+from pyprof.model.loss_reason_texts import Note
 from pyprof.model.summary import Stops, Summary, summed
 
 

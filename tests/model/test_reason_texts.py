@@ -21,9 +21,9 @@ from pyprof.errors import FormatError, NoSuchProcess, PyprofError
 from pyprof.exporters.flamegraph import WORDS
 from pyprof.fleet.agent.control_socket import ControlRefused
 from pyprof.fleet.wire.push_verdicts import LATER, REFUSED
-from pyprof.model.fleet_reasons import ASKS
+from pyprof.model.fleet_loss_reasons import ASKS
 from pyprof.model.interpreter_frames import PARTIAL
-from pyprof.model.reason_texts import (
+from pyprof.model.loss_reason_texts import (
     COUNTERS,
     ENDS,
     PAGE,
@@ -44,7 +44,7 @@ from pyprof.model.reason_texts import (
 )
 from pyprof.model.reason_type import Reason
 from pyprof.model.summary import NOT_SAMPLED_LABEL, PARTLY_READ, Summary, lacks
-from pyprof.model.walk_result import StackEnd
+from pyprof.model.unwind_result import StackEnd
 from pyprof.session.worker.file_broker_client import FILES_NOT_OPENED
 from pyprof.session.worker.sandbox import SHARED_USER, UNCONFINED
 from pyprof.unwind.formats.cfi_sections import BROKEN_TABLE, NO_TABLE
@@ -219,7 +219,7 @@ def test_problems_of_files_are_made_from_rows_only() -> None:
         "profiler/recording/summary_rows.py",
         "profiler/importers/pprof_tables.py",
     }  # they read stored problems
-    assert makers == {"profiler/model/reason_texts.py", *readers}
+    assert makers == {"profiler/model/loss_reason_texts.py", *readers}
 
 
 def test_notes_are_made_by_the_function_that_takes_the_name_of_a_row() -> None:
@@ -230,7 +230,7 @@ def test_notes_are_made_by_the_function_that_takes_the_name_of_a_row() -> None:
         for node in syntax.nodes(path)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "Note"
     }
-    assert makers == {"profiler/model/reason_texts.py"}
+    assert makers == {"profiler/model/loss_reason_texts.py"}
 
 
 def test_note_has_the_sentence_of_its_row_with_its_arguments() -> None:

@@ -12,7 +12,7 @@ from pyprof.model import stacks
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.marker_frames import LEFT_OUT, Mark, cut_mark
 from pyprof.model.stacks import StackTable
-from pyprof.model.walk_result import SharedFrames, StackEnd, Trust, Walk
+from pyprof.model.unwind_result import SharedFrames, StackEnd, Trust, Walk
 
 INTERPRETER = -100
 

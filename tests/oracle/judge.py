@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
-from pyprof.model.walk_result import StackEnd, Trust, Walk
+from pyprof.model.unwind_result import StackEnd, Trust, Walk
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.runtime_code.jit_code_of_recording import RuntimeCode

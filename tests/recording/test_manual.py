@@ -14,7 +14,7 @@ from pyprof.model.analysis.merge import merge
 from pyprof.model.interpreter_frames import SampleState
 from pyprof.model.marker_frames import cut_mark
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.recording.sql_views import open_query
 from tests.exporters.profiles import LIBC, PERIOD_NS, STRIPPED, Builder, code, golden, marker
 from tests.recording.support import stored

@@ -15,7 +15,7 @@ from pyprof.lazy_dataclasses import field_names, replace
 from pyprof.model.marker_frames import NOT_SAMPLED, Mark, MarkKind, cut_mark
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.summary import Summary
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.recording.reader import load_recording
 from pyprof.recording.schema import VERSION
 from pyprof.recording.sql_views import open_query

@@ -16,7 +16,7 @@ import pytest
 from pyprof.collectors.gdb_stub.collector import GdbRemoteCollector
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.model.walk_result import StackEnd, Walk, lookup_pc
+from pyprof.model.unwind_result import StackEnd, Walk, lookup_pc
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import CollectOptions, RemoteOptions, UnwindOptions
 from pyprof.unwind.unwinder import Unwinder

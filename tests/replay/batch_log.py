@@ -37,9 +37,9 @@ from pyprof.model.address_space import AddressSpace, Module, ReadMemory
 from pyprof.model.address_space import Mapping as ModuleMapping
 from pyprof.model.arch import ARCHES, Arch
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
+from pyprof.model.loss_reason_texts import make_note, parse_note
 from pyprof.model.marker_frames import Blocked, KernelFrame
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_texts import make_note, parse_note
 from pyprof.model.sample_batch import Piece, SampleBatch, StackSlab
 
 VERSION = 1

@@ -19,7 +19,7 @@ from pyprof.exporters import registry
 from pyprof.exporters.base import ExportOptions
 from pyprof.interpreters.cpython.code_objects import PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
-from pyprof.interpreters.function_numbers import UNKNOWN
+from pyprof.interpreters.function_table import UNKNOWN
 from pyprof.model.profile import Profile
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.options import UnwindOptions, ViewOptions

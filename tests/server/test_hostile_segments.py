@@ -19,7 +19,7 @@ from pyprof.importers.profile_builder import About, Builder, function_frame
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.thread_identity import Labels
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from tests.exporters.support import export
 
 pytestmark = pytest.mark.system

@@ -24,7 +24,7 @@ from pyprof.importers.pprof import _Reader
 from pyprof.importers.profile_builder import About, Builder, WorkLimit, WorkLimitExceeded, function_frame
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from tests.agent.filled import marked
 from tests.agent.test_known_stacks import window
 from tests.exporters.support import export

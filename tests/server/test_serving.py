@@ -32,7 +32,7 @@ from pyprof.fleet.wire.segment_names import day_of
 from pyprof.importers import pprof
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.function_costs import costs
-from pyprof.model.fleet_reasons import REQUESTS
+from pyprof.model.fleet_loss_reasons import REQUESTS
 from tests import warm
 from tests.agent import unit_filter
 from tests.agent.filled import marked, segment

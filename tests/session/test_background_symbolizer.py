@@ -13,7 +13,7 @@ from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import interpreter_key, native_key
 from pyprof.model.summary import NameCounts
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.options import UnwindOptions, ViewOptions
 from pyprof.session.pipeline.background_symbolizer import AFTER_BATCHES, BackgroundSymbolizer
 from pyprof.session.session import Session

@@ -11,7 +11,7 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.frame_merge import Evaluators
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
-from pyprof.model.walk_result import StackEnd, Trust, Walk
+from pyprof.model.unwind_result import StackEnd, Trust, Walk
 from pyprof.session.pipeline.resume_at_evaluator import EvaluatorResume
 from pyprof.unwind.unwinder import Unwinder
 from tests.interpreters.test_merge import EVALUATOR, function_range

@@ -26,7 +26,7 @@ from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.exporters.base import JournalBeginning
 from pyprof.interpreters.cpython.code_objects import PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
-from pyprof.interpreters.function_numbers import FunctionTable
+from pyprof.interpreters.function_table import FunctionTable
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import AddressSpace, Mapping, ProgramImage
 from pyprof.model.arch import X86_64

@@ -6,7 +6,7 @@ import numpy as np
 
 from pyprof.model.profile import Frame, FrameKind, Line, Profile
 from pyprof.model.summary import Summary
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.session.pipeline.profile_assembly import inlined_inside
 
 NAMES = {"root": (), "eval": ("helper", "inner"), "py": (), "py2": (), "leaf": ()}

@@ -20,7 +20,7 @@ from pyprof.model.arch.x86 import X86_64
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, Merge, StackTable
-from pyprof.model.walk_result import StackEnd, Trust, Walk
+from pyprof.model.unwind_result import StackEnd, Trust, Walk
 from pyprof.options import UnwindOptions
 from pyprof.session.pipeline import interpreter_merge
 from pyprof.session.pipeline.batch_to_stacks import Interning

@@ -28,7 +28,7 @@ from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.sample_batch import OuterStack
 from pyprof.model.summary import Summary
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.session.worker import message_channel, response_codec
 from pyprof.session.worker.message_channel import Channel, Closed, Received
 from pyprof.session.worker.message_codec import Packer, SamplerCalls, Unpacker

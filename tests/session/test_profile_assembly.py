@@ -7,7 +7,7 @@ import numpy as np
 from pyprof.model.prefix_tree import Tree
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.summary import Summary
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.session.pipeline.profile_assembly import without_tracepoint_frames
 
 SLEEPING = "[sleeping: clock_nanosleep]"

@@ -21,7 +21,7 @@ from pyprof.model.marker_frames import Blocked
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
 from pyprof.model.thread_identity import Labels
-from pyprof.model.walk_result import StackEnd, Walk
+from pyprof.model.unwind_result import StackEnd, Walk
 from pyprof.session.pipeline import window_row_store
 from pyprof.session.pipeline.batch_to_stacks import Interning
 from pyprof.session.pipeline.profile_assembly import amounts, limit_to_window, list_threads

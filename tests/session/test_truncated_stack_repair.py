@@ -8,7 +8,7 @@ import pytest
 from pyprof.model.arch import X86_64
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
 from pyprof.model.stacks import StackTable
-from pyprof.model.walk_result import StackEnd, Trust, Walk
+from pyprof.model.unwind_result import StackEnd, Trust, Walk
 from pyprof.session.pipeline.truncated_stack_repair import TruncatedStackRepair
 from pyprof.session.pipeline.window_row_store import Rows, RowStore
 

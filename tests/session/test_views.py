@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from pyprof.model.interpreter_frames import FunctionPlace, SampleState
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.marker_frames import cut_mark
-from pyprof.model.reason_texts import make_note
 from pyprof.model.stacks import FrameKey, StackTable, interpreter_key, kernel_key, marker_key, native_key
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.options import NATIVE_VIEWS, ViewOptions
 from pyprof.session.pipeline.sample_windows import Window
 from pyprof.session.pipeline.shown_frames import VIEWS, view, with_compiled

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from pyprof.cli.interrupts import listen
+from pyprof.cli.signal_thread import listen
 from pyprof.cli.terminal_output import Log
 from pyprof.fleet.agent import config
 from pyprof.fleet.agent.agent import Agent

@@ -15,7 +15,7 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.stacks import FrameKey, native_key
 from pyprof.model.summary import NameCounts
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.symbolize import name_cache
 from pyprof.symbolize.dwarf_attribute_forms import Deadline

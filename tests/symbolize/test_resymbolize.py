@@ -19,7 +19,7 @@ import pytest
 from pyprof.importers.registry import load as load_any
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.symbol_servers import cached_path, download_debug_files, server_urls
 from pyprof.recording.reader import load_recording

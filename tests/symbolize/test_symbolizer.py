@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from pyprof.diagnostics import Diagnostics
-from pyprof.model import reason_texts
+from pyprof.model import loss_reason_texts
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.marker_frames import cut_mark
 from pyprof.model.profile import FrameKind
 from pyprof.model.stacks import marker_key, native_key
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.session.pipeline.profile_assembly import WAITED_FOR_S
 from pyprof.session.worker.deadline import WorkerOutOfTime
@@ -184,7 +184,7 @@ def test_code_without_a_file_is_one_function_of_its_program_wherever_it_is_mappe
     assert {module.path for module in resolved.modules} == {"[anon]"}
     assert not any(module.has_functions for module in resolved.modules)
     (problem,) = diagnostics.problems["[anon]"]
-    assert problem == reason_texts.problem("code_without_names", command=problem.hint)
+    assert problem == loss_reason_texts.problem("code_without_names", command=problem.hint)
     assert problem.hint == "node --perf-basic-prof …"
 
 

@@ -19,7 +19,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
 from pyprof.model.sample_batch import SampleBatch, StackSlab
-from pyprof.model.walk_result import Trust, Walk
+from pyprof.model.unwind_result import Trust, Walk
 from pyprof.options import UnwindOptions
 from pyprof.unwind import native_unwinder, unwinder
 from pyprof.unwind.native_unwinder import BatchResult, NativeWalker, WalkerState, Why

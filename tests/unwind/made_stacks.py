@@ -17,7 +17,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, Mapping, ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, StackSlab
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import UnwindOptions

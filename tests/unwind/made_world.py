@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64, Arch
 from pyprof.model.sample_batch import SampleKind
-from pyprof.model.walk_result import StackEnd, Walk
+from pyprof.model.unwind_result import StackEnd, Walk
 from pyprof.options import UnwindOptions
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder

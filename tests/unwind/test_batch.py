@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyprof.model.arch import AARCH64, ARM, I386, PPC64LE, S390X, X86_64, Arch
 from pyprof.model.sample_batch import SampleKind
-from pyprof.model.walk_result import StackEnd, Walk
+from pyprof.model.unwind_result import StackEnd, Walk
 from pyprof.options import UnwindOptions
 from pyprof.unwind.rule_cache import SLOW, SP_SAVED, encode_fast_rule
 from pyprof.unwind.rules import RegKind, RegRule

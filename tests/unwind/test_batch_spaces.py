@@ -10,7 +10,7 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
-from pyprof.model.walk_result import StackEnd, lookup_pc, lookup_pcs
+from pyprof.model.unwind_result import StackEnd, lookup_pc, lookup_pcs
 from pyprof.objfile.mapped_object_files import Image
 from pyprof.options import UnwindOptions
 from pyprof.unwind.unwinder import Unwinder

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.options import UnwindOptions
 from pyprof.unwind.code_analysis.cfa_and_register_state import LOST, make_row

@@ -9,7 +9,7 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.unwind.formats.cfi_sections import NO_TABLE, DebugFrame, open_debug_frame, open_eh_frame
 from tests.unwind.cfi_assembler import Frames, advance, algebra, def_cfa_offset

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyprof.model.arch import AARCH64, I386, X86_64, Arch
 from pyprof.model.sample_batch import OuterStack, Piece, SampleBatch, StackBeyondCopy
-from pyprof.model.walk_result import StackEnd, Trust, Walk
+from pyprof.model.unwind_result import StackEnd, Trust, Walk
 from tests.unwind.made_stacks import MadeLane, Program, batch_of, make_lane, unwinder_of
 
 DEEP = 1500

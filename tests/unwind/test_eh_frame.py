@@ -11,7 +11,7 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import I386, X86_64
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.unwind.formats.cfi_cie_and_fde import CfiEntries
 from pyprof.unwind.formats.cfi_sections import BROKEN_TABLE, NO_TABLE, EhFrame, open_eh_frame

@@ -7,7 +7,7 @@ import pytest
 
 from pyprof.model.arch import ARM
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.unwind.reference_unwinder import Caller, NoCaller, Registers, find_interrupted
 from pyprof.unwind.sample_memory import LaneMemory
 

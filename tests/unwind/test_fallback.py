@@ -6,7 +6,7 @@ import pytest
 
 from pyprof.model.arch import AARCH64
 from pyprof.model.sample_batch import SampleKind
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.unwind.rules import UNDEFINED, RegKind, RegRule, Rule
 from tests.unwind.made_stacks import BASE, SPAN, STACK
 from tests.unwind.made_world import (

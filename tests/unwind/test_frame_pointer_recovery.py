@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from pyprof.model.sample_batch import SampleKind
-from pyprof.model.walk_result import StackEnd, Trust, Walk
+from pyprof.model.unwind_result import StackEnd, Trust, Walk
 from pyprof.unwind.heuristics import call_target_checks
 from pyprof.unwind.heuristics import frame_pointer_recovery as recover
 from pyprof.unwind.heuristics.call_target_checks import CallSites

@@ -14,7 +14,7 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.stacks import native_key
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.gopclntab import GoTable
 from pyprof.objfile.mapped_object_files import ImageStore

@@ -12,7 +12,7 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.sample_batch import make_goroutine_pieces
-from pyprof.model.walk_result import StackEnd
+from pyprof.model.unwind_result import StackEnd
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.unwind.formats.cfi_sections import DebugFrame, open_debug_frame
 from pyprof.unwind.formats.gopclntab import add_stack_switches

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import AARCH64, S390X, X86_64, Arch
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.options import UnwindOptions
 from pyprof.unwind import native_unwinder, unwinder
 from pyprof.unwind.native_unwinder import UNKNOWN, FrameRun, NativeWalker, find_library

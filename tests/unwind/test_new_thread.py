@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyprof.model.arch import X86_64
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.options import UnwindOptions
 from pyprof.unwind.unwinder import Unwinder
 from tests.unwind.made_stacks import BASE, STACK, HandImages, HandSource, MadeLane, batch_of, little_elf, reader_of

@@ -14,7 +14,7 @@ from collections import Counter
 import pytest
 
 from pyprof.model.sample_batch import SampleKind
-from pyprof.model.walk_result import StackEnd
+from pyprof.model.unwind_result import StackEnd
 from tests.unwind.made_stacks import BASE
 from tests.unwind.made_world import FP_RULE, LEAF, LEAF_RULE, ROOT, ROOT_RULE, SP, World
 

@@ -6,7 +6,7 @@ import pytest
 
 from pyprof.model.arch import AARCH64, X86_64, Arch
 from pyprof.model.sample_batch import SampleKind
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.unwind.dwarf_expressions import Budget
 from pyprof.unwind.reference_unwinder import Caller, NoCaller, Registers, apply_rule
 from pyprof.unwind.rule_cache import KnownRule

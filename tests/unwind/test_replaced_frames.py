@@ -6,7 +6,7 @@ import pytest
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import AARCH64, X86_64, Arch
-from pyprof.model.walk_result import StackEnd
+from pyprof.model.unwind_result import StackEnd
 from pyprof.options import UnwindOptions
 from pyprof.unwind.rules import FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder

@@ -9,7 +9,7 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import X86_64
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind import rule_cache

@@ -20,7 +20,7 @@ from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.model.sample_batch import SampleBatch, SampleKind
-from pyprof.model.walk_result import StackEnd, Trust, Walk
+from pyprof.model.unwind_result import StackEnd, Trust, Walk
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import CollectOptions, UnwindOptions
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule

@@ -15,8 +15,19 @@ from pathlib import Path
 from pyprof.cli.live.view_state import KEYS
 from pyprof.fleet.agent.health import NOT_READY, UNHEALTHY
 from pyprof.fleet.server.authorization import STATUS
-from pyprof.model.fleet_reasons import ASKS, CONDITIONS, REQUESTS
-from pyprof.model.reason_texts import CAUSES, COUNTERS, ENDS, MARKERS, NOTES, PAGE, PLAN, PROBLEMS, REFUSALS, WARNINGS
+from pyprof.model.fleet_loss_reasons import ASKS, CONDITIONS, REQUESTS
+from pyprof.model.loss_reason_texts import (
+    CAUSES,
+    COUNTERS,
+    ENDS,
+    MARKERS,
+    NOTES,
+    PAGE,
+    PLAN,
+    PROBLEMS,
+    REFUSALS,
+    WARNINGS,
+)
 from pyprof.model.reason_type import Reason
 from pyprof.options import FRAME_SOURCES
 from pyprof.recording.schema import parse_tables

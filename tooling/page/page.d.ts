@@ -64,7 +64,7 @@ interface Words {
   firstRows: string;
 }
 
-/** See flame_tree.py. of: by row of samples. */
+/** See flamegraph_tree.py. of: by row of samples. */
 interface SourceData {
   files: [path: string, changed: number, parts: [first: number, lines: string[]][]][];
   file: number[];
@@ -101,7 +101,7 @@ interface Amounts {
   sure: number[];
 }
 
-/** See page_samples.py. */
+/** See flamegraph_samples.py. */
 interface Timeline {
   count: number;
   tickNs: number;

@@ -18,7 +18,7 @@ import numpy as np
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad_symbol_file import Rules, SymbolFile
 from pyprof.unwind.formats.breakpad_postfix_expressions import UNDEF, PostfixFailed, RuleCompiler

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
-from pyprof.model.walk_result import StackEnd, Trust, lookup_pc
+from pyprof.model.unwind_result import StackEnd, Trust, lookup_pc
 from pyprof.objfile.breakpad_records import WinRecord
 from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.objfile.mapped_object_files import ImageStore

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.base import ObjectFile, UnwindTable
 from pyprof.unwind.formats.cfi_cie_and_fde import Bases, CfiEntries, CfiSection, Fde
 from pyprof.unwind.formats.cfi_fde_index import NAME as HDR_NAME

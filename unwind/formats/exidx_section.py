@@ -41,7 +41,7 @@ from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import ReadMemory
 from pyprof.model.arch import Arch
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.base import ObjectFile, Segment
 from pyprof.unwind.formats.exidx_prologue_rows import RowReader
 from pyprof.unwind.formats.exidx_unwind_instructions import compile_rule, decode_opcodes

@@ -40,9 +40,9 @@ from functools import partial
 from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
-from pyprof.model.reason_texts import problem_of
+from pyprof.model.loss_reason_texts import problem_of
 from pyprof.model.sample_batch import GOROUTINE_WORD
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.gopclntab import NAME, GoFunction, GoTable
 from pyprof.unwind.dwarf_expressions import encode_deref, encode_plus, encode_register_plus

@@ -23,7 +23,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.arch.x86_instructions import instruction_length
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.base import ObjectFile, UnwindTable
 from pyprof.unwind.rules import SAME, Extents, FunctionRows, RegKind, RegRule, Rule
 

@@ -15,8 +15,8 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
-from pyprof.model.reason_texts import problem_of
-from pyprof.model.walk_result import Trust
+from pyprof.model.loss_reason_texts import problem_of
+from pyprof.model.unwind_result import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.unwind.formats.sframe_decoder import (
     AARCH64_BIG,

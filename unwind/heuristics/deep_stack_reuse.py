@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.sample_batch import Piece
-from pyprof.model.walk_result import SharedFrames
+from pyprof.model.unwind_result import SharedFrames
 from pyprof.unwind.native_unwinder import UNKNOWN, FrameRun
 from pyprof.unwind.reference_unwinder import CachedFrames, LaneWalk
 from pyprof.unwind.rule_cache import RuleTable

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.arch import Arch
 from pyprof.model.sample_batch import OuterStack, Piece, SampleBatch, StackSlab
-from pyprof.model.walk_result import SharedFrames, StackEnd, Trust
+from pyprof.model.unwind_result import SharedFrames, StackEnd, Trust
 from pyprof.unwind.heuristics.deep_stack_reuse import (
     DeepStackReuse,
     FramePath,

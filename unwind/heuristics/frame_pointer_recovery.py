@@ -31,7 +31,7 @@ from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.arch.definition import Depth, FrameCode
-from pyprof.model.walk_result import StackEnd, Trust, lookup_pc
+from pyprof.model.unwind_result import StackEnd, Trust, lookup_pc
 from pyprof.unwind.heuristics.call_target_checks import MAX_FUNCTION, CallEvidence, CallSites
 from pyprof.unwind.heuristics.frame_pointers import returns_to_trampoline
 from pyprof.unwind.heuristics.machine_code_checks import SpaceCode

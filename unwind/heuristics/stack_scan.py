@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.unwind.heuristics.machine_code_checks import SpaceCode, Verdict
 from pyprof.unwind.reference_unwinder import Caller, Fallback, LaneWalk, Outcome, ReferenceUnwinder, Registers

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import IO
 
-from pyprof.cli.interrupts import EndBySignals, listen
 from pyprof.cli.live import view_state as keys
 from pyprof.cli.live.costs import RowTree, opened
 from pyprof.cli.live.snapshots import Snapshot, SnapshotBuilder, saved
 from pyprof.cli.live.terminal_screen import Screen, Terminal, picture, plain, room
 from pyprof.cli.live.view_state import Around, View, pressed, rows
+from pyprof.cli.signal_thread import EndBySignals, listen
 from pyprof.cli.terminal_output import advice, complain, failure, line
 from pyprof.collectors.targets.command_launch import LaunchedCommand, launch
 from pyprof.errors import PyprofError

@@ -10,8 +10,8 @@ from pyprof.fleet.agent.effort_controller import AIM, SETTLING, BudgetVerdict, C
 from pyprof.fleet.agent.health import Conditions, OwnCpu, memory, spent
 from pyprof.fleet.agent.metrics import WIDEST
 from pyprof.lazy_dataclasses import replace
+from pyprof.model.loss_reason_texts import Note, make_note
 from pyprof.model.profile import Profile
-from pyprof.model.reason_texts import Note, make_note
 
 MIN_HALF_WIDTH = 0.25
 """Half of the width of a share's 95 % confidence interval from which on the share is too inaccurate to be useful.

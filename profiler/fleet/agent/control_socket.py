@@ -39,7 +39,7 @@ from typing import Any
 
 from pyprof.errors import AccessDenied, FormatError, PyprofError, UsageError
 from pyprof.lazy_dataclasses import dataclass
-from pyprof.model.fleet_reasons import ASKS
+from pyprof.model.fleet_loss_reasons import ASKS
 from pyprof.options import MAX_RATE_HZ, SIMPLE_MODES
 
 MAX_LINE = 4096
@@ -55,7 +55,7 @@ _SENTENCES = {reason.name: reason for reason in ASKS}
 
 
 class ControlRefused(PyprofError):
-    """The agent refuses a request; reason is a row of fleet_reasons.ASKS."""
+    """The agent refuses a request; reason is a row of fleet_loss_reasons.ASKS."""
 
     def __init__(self, reason: str, text: str = "") -> None:
         super().__init__(text or _SENTENCES[reason].sentence, _SENTENCES[reason].hint)

@@ -1,7 +1,7 @@
 """The agent's health, for /healthz, /readyz and /metrics: its own cost, and the conditions that impair it.
 
 Each condition that holds is in the log, in /healthz and in the metric pyprof_agent_failing. Its name is that of a row
-of model/fleet_reasons.py.
+of model/fleet_loss_reasons.py.
 
 A restart loses samples and repairs neither a receiver nor a disk. So only two conditions make the agent unhealthy.
 Others make it not ready (data is late or lost) or only degraded.
@@ -21,7 +21,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent.metrics import ACCURACY, Gauge, Metrics, PushNumber
 from pyprof.fleet.openmetrics import CONTENT_TYPE
 from pyprof.fleet.wire.push_verdicts import LATER
-from pyprof.model.fleet_reasons import CONDITIONS
+from pyprof.model.fleet_loss_reasons import CONDITIONS
 from pyprof.model.untrusted_text import dump_json
 
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -14,7 +14,7 @@ from pyprof.fleet.agent.control_socket import OUTCOMES
 from pyprof.fleet.agent.spool import REASONS
 from pyprof.fleet.openmetrics import END, MetricKind, format_metric
 from pyprof.model.analysis.confidence_interval import profile_basis, sampling_basis
-from pyprof.model.fleet_reasons import CONDITIONS
+from pyprof.model.fleet_loss_reasons import CONDITIONS
 from pyprof.model.profile import Profile
 from pyprof.options import SIMPLE_MODES
 

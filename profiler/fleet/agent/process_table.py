@@ -26,7 +26,7 @@ from pyprof.fleet.agent.process_rules import (
     user_name,
 )
 from pyprof.lazy_dataclasses import dataclass
-from pyprof.model.reason_texts import make_note
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.thread_identity import Labels
 from pyprof.model.untrusted_text import REDACTED, looks_secret, without_secrets
 

@@ -38,7 +38,7 @@ from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.stack_quality import summary_of_part
 from pyprof.model.marker_frames import NO_SAMPLE, UNSAMPLED
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 
 _POLL_NS = 1_000_000_000
 _REST = 5_000

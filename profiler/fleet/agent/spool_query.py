@@ -24,11 +24,11 @@ from pyprof.importers.profile_builder import About, Builder
 from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.analysis.compiler_command_lines import program_name
 from pyprof.model.analysis.sample_filter import selected
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile, Span, ThreadInfo, ValueType
-from pyprof.model.reason_texts import make_note
 from pyprof.model.summary import Summary, summed
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 from pyprof.recording.untrusted_recording import read_bytes
 
 MAX_SAMPLES = 4_000_000

@@ -20,7 +20,7 @@ from pyprof.fleet.storage_calls import Disk
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.profile import FrameKind, Profile
-from pyprof.model.walk_result import StackEnd
+from pyprof.model.unwind_result import StackEnd
 from pyprof.options import SIMPLE_MODES
 
 _MIN_SHARE = 0.01

@@ -36,8 +36,8 @@ from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.confidence_interval import profile_basis
 from pyprof.model.analysis.merge import merge
 from pyprof.model.analysis.sample_filter import selected
+from pyprof.model.loss_reason_texts import Note, make_note, notes_about, parse_note
 from pyprof.model.profile import Profile
-from pyprof.model.reason_texts import Note, make_note, notes_about, parse_note
 from pyprof.objfile.byte_source import open_regular
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.message_channel import Part

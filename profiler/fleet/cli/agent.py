@@ -253,7 +253,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from pyprof.cli.interrupts import EndBySignals, listen
+    from pyprof.cli.signal_thread import EndBySignals, listen
     from pyprof.cli.terminal_output import Log, log_thread_failures
     from pyprof.fleet.agent.agent import Agent
     from pyprof.fleet.systemd import Notifier

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
+from pyprof.cli.number_and_name_format import duration, many
 from pyprof.cli.terminal_output import advice, json, line, printable
-from pyprof.cli.text_format import duration, many
 from pyprof.errors import PyprofError, RecordingError, UsageError
 from pyprof.exporters import output_file
 from pyprof.fleet import systemd
@@ -257,7 +257,7 @@ def _lines(
 def conditions() -> Iterator[str]:
     """Yield lines about all conditions of an agent: the responses of its pages, the meaning and a hint."""
     from pyprof.fleet.agent.health import NOT_READY, UNHEALTHY
-    from pyprof.model.fleet_reasons import CONDITIONS
+    from pyprof.model.fleet_loss_reasons import CONDITIONS
 
     for each in CONDITIONS:
         codes = (503 if each.name in red else 200 for red in (UNHEALTHY, NOT_READY))

@@ -20,8 +20,8 @@ from contextlib import suppress
 from typing import BinaryIO
 
 from pyprof.cli.arguments import chosen_format
-from pyprof.cli.interrupts import listen
 from pyprof.cli.output_files import Names, check_writable, write
+from pyprof.cli.signal_thread import listen
 from pyprof.cli.terminal_output import complain, line, printable
 from pyprof.errors import FormatError, PyprofError, RecordingError, UsageError
 from pyprof.exporters import output_file, registry

@@ -140,7 +140,7 @@ def _serve(found: ServerConfig, log: Log, is_json: bool, load: Callable[[], Serv
     The end of the interpreter would unwind threads that are in a query of chdb, such as that of a health check. chdb's
     handler of the crash then keeps a lock for which exit(3) waits.
     """
-    from pyprof.cli.interrupts import EndBySignals, listen
+    from pyprof.cli.signal_thread import EndBySignals, listen
     from pyprof.fleet.server import lifecycle
 
     def listens(end: Callable[[], None], reload: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from pyprof.errors import UsageError
 from pyprof.lazy_dataclasses import dataclass
-from pyprof.model.fleet_reasons import REQUESTS
+from pyprof.model.fleet_loss_reasons import REQUESTS
 
 WRITE, READ = "write", "read"
 COOKIE = "pyprof_token"

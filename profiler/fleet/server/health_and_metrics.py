@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pyprof.errors import PyprofError
 from pyprof.fleet.openmetrics import END, MetricKind, format_metric
 from pyprof.fleet.server.authorization import STATUS
-from pyprof.model.fleet_reasons import REQUESTS
+from pyprof.model.fleet_loss_reasons import REQUESTS
 
 CHECK_INTERVAL_S = 5.0
 """Time between two health checks of the server, in seconds."""

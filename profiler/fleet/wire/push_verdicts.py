@@ -2,7 +2,7 @@
 gRPC. SegmentSink is the interface of a sink, which raises them.
 
 Each cause of failure has a word for metrics, the log and refused/WORD/ in the spool, and a reason in the table of
-reasons (model/fleet_reasons.py).
+reasons (model/fleet_loss_reasons.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.lazy_dataclasses import dataclass
-from pyprof.model.fleet_reasons import PUSH, REQUESTS
+from pyprof.model.fleet_loss_reasons import PUSH, REQUESTS
 
 LATER = {
     word: f"push_later_{word}"

@@ -27,7 +27,7 @@ from pyprof.model.summary import (
     Summary,
     lacks,
 )
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 
 FRAMES_MISSING = SampleState.BROKEN_CHAIN | SampleState.LONG_CHAIN | SampleState.NO_RUN
 """Flags (SampleState) of a sample in whose stack some functions of the interpreter are missing."""

@@ -13,7 +13,7 @@ from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.model.walk_result import Walk
+from pyprof.model.unwind_result import Walk
 from pyprof.runtime_code.hotspot.code_cache import (
     INTERPRETER,
     MAX_BLOB,

@@ -22,9 +22,9 @@ from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.integer_columns import distinct
 from pyprof.model.jit_code_map import NEVER, CodeMap, CodeName, Span
-from pyprof.model.reason_texts import problem_of
+from pyprof.model.loss_reason_texts import problem_of
 from pyprof.model.sample_batch import SampleBatch
-from pyprof.model.walk_result import Trust, Walk
+from pyprof.model.unwind_result import Trust, Walk
 from pyprof.runtime_code.base import I64, CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
 from pyprof.runtime_code.v8.heap import MARK
 from pyprof.runtime_code.v8.js_frames import StackCall, find_calls

@@ -15,7 +15,7 @@ from pyprof.model.address_space import AddressSpace, Module
 from pyprof.model.profile import FrameKind
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import FrameKey, StackTable
-from pyprof.model.walk_result import lookup_pc
+from pyprof.model.unwind_result import lookup_pc
 from pyprof.options import ViewOptions
 from pyprof.session.pipeline.sample_windows import Window
 from pyprof.session.pipeline.shown_frames import VIEWS, Function, is_interpreted

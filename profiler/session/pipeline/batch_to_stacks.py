@@ -14,7 +14,7 @@ from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.marker_frames import KernelStack, Mark, cut_mark
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import Merge, StackTable
-from pyprof.model.walk_result import SharedFrames, StackEnd, Trust, Walk
+from pyprof.model.unwind_result import SharedFrames, StackEnd, Trust, Walk
 
 if TYPE_CHECKING:  # for interpreters only
     from pyprof.session.pipeline.interpreter_merge import MatchedStacks

@@ -23,7 +23,7 @@ from pyprof.model.integer_columns import distinct
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, SampleState
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import Merge, StackTable
-from pyprof.model.walk_result import StackEnd, Walk
+from pyprof.model.unwind_result import StackEnd, Walk
 from pyprof.session.pipeline.resume_at_evaluator import EvaluatorResume
 from pyprof.unwind.unwinder import Unwinder
 

@@ -15,7 +15,7 @@ from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.errors import FormatError
 from pyprof.interpreters.base import Detected, InterpreterContext, LiveProcess, NotBegun
 from pyprof.interpreters.detection_symbols import KnownSymbols, ReadSymbols
-from pyprof.interpreters.function_numbers import FunctionTable, NamedCode
+from pyprof.interpreters.function_table import FunctionTable, NamedCode
 from pyprof.interpreters.registry import Interpreters, KernelReaders, ProcessReaders
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import Module

@@ -19,7 +19,7 @@ from pyprof.interpreters.frame_merge import Evaluators, find_frame
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.interpreter_frames import Chain, Run
 from pyprof.model.sample_batch import SampleBatch, SampleKind
-from pyprof.model.walk_result import StackEnd, Trust, Walk
+from pyprof.model.unwind_result import StackEnd, Trust, Walk
 from pyprof.unwind.unwinder import Unwinder
 
 _T = TypeVar("_T", np.uint64, np.uint8, np.bool_)

@@ -24,7 +24,7 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.thread_identity import Labels, ThreadKey
-from pyprof.model.walk_result import StackEnd, Walk
+from pyprof.model.unwind_result import StackEnd, Walk
 from pyprof.session.pipeline.batch_to_stacks import Interned, Interning
 from pyprof.session.pipeline.truncated_stack_repair import TruncatedStackRepair
 from pyprof.session.pipeline.window_row_store import (

@@ -20,11 +20,11 @@ from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import Module
 from pyprof.model.integer_columns import distinct
 from pyprof.model.interpreter_frames import FunctionPlace, SampleState
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile
-from pyprof.model.reason_texts import make_note
 from pyprof.model.stacks import FrameKey, StackTable, interpreter_key
-from pyprof.model.walk_result import lookup_pc
+from pyprof.model.unwind_result import lookup_pc
 from pyprof.options import ViewOptions
 from pyprof.session.pipeline.sample_windows import Window
 

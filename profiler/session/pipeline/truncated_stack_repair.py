@@ -19,7 +19,7 @@ from pyprof.model.prefix_tree import rewrite
 from pyprof.model.profile import FrameKind
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
-from pyprof.model.walk_result import StackEnd, Trust, Walk
+from pyprof.model.unwind_result import StackEnd, Trust, Walk
 from pyprof.session.pipeline.window_row_store import Rows, RowStore
 
 I64 = npt.NDArray[np.int64]

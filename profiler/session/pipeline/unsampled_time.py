@@ -20,9 +20,9 @@ from pyprof.collectors.cpu_time_accounting import (
     find_unsampled_time,
 )
 from pyprof.lazy_dataclasses import dataclass, replace
+from pyprof.model.loss_reason_texts import Note, make_note
 from pyprof.model.marker_frames import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.model.profile import ThreadInfo
-from pyprof.model.reason_texts import Note, make_note
 from pyprof.model.stacks import marker_key
 from pyprof.session.pipeline.sample_windows import Window
 from pyprof.session.pipeline.window_row_store import UNKNOWN

@@ -24,7 +24,7 @@ from pyprof.fleet.agent.spool import Caps, Spool, SpoolSegment
 from pyprof.fleet.configuration import BadConfig
 from pyprof.fleet.wire.push_verdicts import GRPC, HTTP, LATER, REFUSED, NotSent, RefusedForGood, SegmentSink
 from pyprof.fleet.wire.segment_names import SegmentName
-from pyprof.model.reason_texts import COUNTERS
+from pyprof.model.loss_reason_texts import COUNTERS
 from tests.agent.push.receivers import Said, receiver
 
 RULE = '[[rule]]\nname = "x"\n'

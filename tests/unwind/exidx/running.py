@@ -13,7 +13,7 @@ from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import ARM
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
-from pyprof.model.walk_result import Walk
+from pyprof.model.unwind_result import Walk
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.unwind.unwinder import Unwinder

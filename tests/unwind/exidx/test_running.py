@@ -14,7 +14,7 @@ import pytest
 from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import ARM, ARMEB
-from pyprof.model.walk_result import StackEnd, Trust
+from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.unwind.formats.cfi_sections import open_debug_frame
 from tests.support import build, need

@@ -37,7 +37,7 @@ from pyprof.model.analysis.confidence_interval import squared_weights
 from pyprof.model.integer_columns import largest_sum
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, ValueType
 from pyprof.model.thread_identity import LONGEST, Labels
-from pyprof.model.walk_result import Trust
+from pyprof.model.unwind_result import Trust
 
 _PART, _LINE, _FIELD = "\x1f", "\x1e", "\x1d"
 _PARTS, _FIELDS = 8, 4

@@ -8,8 +8,8 @@ from pyprof.fleet.server.ingest.segment_rows import file_offset, frame_of, modul
 from pyprof.importers.profile_builder import About, Builder
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.confidence_interval import SamplingBasis, basis_of_sums
+from pyprof.model.loss_reason_texts import Note, make_note
 from pyprof.model.profile import Frame, Profile, ThreadInfo, ValueType
-from pyprof.model.reason_texts import Note, make_note
 from pyprof.model.summary import Summary
 from pyprof.model.thread_identity import Labels
 

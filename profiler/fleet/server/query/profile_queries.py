@@ -20,8 +20,8 @@ from pyprof.fleet.server.store.sql_engine import Engine, StoreError, literal
 from pyprof.fleet.server.store.symbol_files import SymbolFiles
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.analysis.confidence_interval import SamplingBasis
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import Profile, ValueType
-from pyprof.model.reason_texts import make_note
 from pyprof.model.thread_identity import Labels
 
 MAX_STACKS = 50_000

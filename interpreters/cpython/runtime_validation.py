@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pyprof.errors import FormatError
 from pyprof.interpreters.cpython import debug_offsets
 from pyprof.interpreters.cpython.layout import LAYOUTS, NONE, Layout
-from pyprof.interpreters.cpython.object_reads import Memory, Unreadable
+from pyprof.interpreters.cpython.object_reader import Memory, Unreadable
 from pyprof.interpreters.cpython.runtime_location import Located
 from pyprof.lazy_dataclasses import dataclass
 

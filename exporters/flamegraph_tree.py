@@ -277,7 +277,7 @@ class FlameTree:
         parent: Parent of each node; parents come first, node 0 is the root.
         frame: Index into frames of each node, -1 for the root.
         how: CALLED, INLINED or both, for each node.
-        start: Nodes that start programs and threads (flame_tree.py).
+        start: Nodes that start programs and threads (flamegraph_tree.py).
         trust: Bit set of Trust values of each node.
         place: "file:line" of the heaviest address of each node, or "".
         places: Number of different "file:line" of each node.

@@ -1,4 +1,4 @@
-"""Reasons (see reason_table.py) of the agent and the server: unsent segments, refusals, and the agent's conditions.
+"""Reasons (see loss_reason_table.py) of the agent and the server: unsent segments, refusals, conditions of the agent.
 
 Their names appear in responses, in logs and as labels of metrics. CONDITIONS hold until their cause is gone; they also
 appear in /healthz.

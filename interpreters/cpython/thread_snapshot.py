@@ -11,10 +11,10 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from pyprof.interpreters.cpython.checked_runtime import PyThread
 from pyprof.interpreters.cpython.greenlets import Slots
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
-from pyprof.interpreters.cpython.object_reads import Memory, Unreadable
+from pyprof.interpreters.cpython.object_reader import Memory, Unreadable
+from pyprof.interpreters.cpython.runtime_validation import PyThread
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.interpreter_reader_protocols import FrameReadPlan, Gather, PlacedSpan, Span
 

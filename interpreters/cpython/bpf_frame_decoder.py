@@ -18,20 +18,20 @@ import numpy.typing as npt
 
 from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout, ThreadRows, append_coroutines, await_offsets
-from pyprof.interpreters.cpython.checked_runtime import PTHREAD_TID, Runtime
 from pyprof.interpreters.cpython.code_objects import CodeReader
 from pyprof.interpreters.cpython.frame_copier import ENTRY_OWNER
 from pyprof.interpreters.cpython.frame_reader import LOST, ChainCache, row_keys, row_states
 from pyprof.interpreters.cpython.frames_by_evaluator_call import sort_runs
 from pyprof.interpreters.cpython.greenlet_cframes import WaitingRows
 from pyprof.interpreters.cpython.layout import NONE, ChainKind, Layout
-from pyprof.interpreters.cpython.object_reads import CopiedMemory, Memory, Text, Unreadable
-from pyprof.interpreters.function_numbers import UNREAD, FunctionTable, next_chain_number
+from pyprof.interpreters.cpython.object_reader import CopiedMemory, Memory, Text, Unreadable
+from pyprof.interpreters.cpython.runtime_validation import PTHREAD_TID, Runtime
+from pyprof.interpreters.function_table import UNREAD, FunctionTable, next_chain_number
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.interpreter_reader_protocols import FrameOffsets, FrameRows, KernelReader, ThreadPlace
-from pyprof.model.reason_texts import make_cause
+from pyprof.model.loss_reason_texts import make_cause
 
 if TYPE_CHECKING:
     from pyprof.interpreters.cpython.process_reader import PythonProcess

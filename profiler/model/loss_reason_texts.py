@@ -1,8 +1,8 @@
 """Reasons by name: the meaning of counters, ends of stacks, refusals, problems of files.
 
-The table has three parts: reason_table.py; fleet_reasons.py for agent and server; and here the reasons whose text has
-arguments. Their sentence and hint are templates with named arguments, as of str.format(). The format of an argument may
-also be `{threads:thread|threads}`: an integer, followed by the noun for one or for several.
+The table has three parts: loss_reason_table.py; fleet_loss_reasons.py for agent and server; and here the reasons whose
+text has arguments. Their sentence and hint are templates with named arguments, as of str.format(). The format of an
+argument may also be `{threads:thread|threads}`: an integer, followed by the noun for one or for several.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from itertools import islice
 from pyprof.diagnostics import Problem
 from pyprof.errors import PyprofError
 from pyprof.lazy_dataclasses import dataclass, replace
-from pyprof.model import reason_table
-from pyprof.model.fleet_reasons import PUSH
+from pyprof.model import loss_reason_table
+from pyprof.model.fleet_loss_reasons import PUSH
 from pyprof.model.reason_type import Reason, Stage
 
 _ELSEWHERE = "name the program by --exe FILE, the target's files by --sysroot DIR"
@@ -279,24 +279,24 @@ MARKERS = (
 # fmt: on
 
 
-ENDS = {reason.name: reason for reason in reason_table.ENDS}
+ENDS = {reason.name: reason for reason in loss_reason_table.ENDS}
 """Reasons why stacks end, by the label of the end."""
 
 _OF_LANGUAGE = "no_"
 _SPELLINGS = {"php": "PHP", "luajit": "LuaJIT", "net": ".NET"}
 
-REFUSALS = {reason.name: reason for reason in reason_table.REFUSALS}
+REFUSALS = {reason.name: reason for reason in loss_reason_table.REFUSALS}
 """Reasons why pyprof refuses or fails, by PyprofError.reason."""
 
 COUNTERS = (
-    *reason_table.SAMPLING,
-    *reason_table.TARGET,
-    *reason_table.FILES,
-    *reason_table.DUMPS,
-    *reason_table.TABLES,
-    *reason_table.RUN_TIME_CODE,
-    *reason_table.INTERPRETER,
-    *reason_table.SPOOL,
+    *loss_reason_table.SAMPLING,
+    *loss_reason_table.TARGET,
+    *loss_reason_table.FILES,
+    *loss_reason_table.DUMPS,
+    *loss_reason_table.TABLES,
+    *loss_reason_table.RUN_TIME_CODE,
+    *loss_reason_table.INTERPRETER,
+    *loss_reason_table.SPOOL,
     *PUSH,
 )
 """Reasons whose occurrences a recording counts."""

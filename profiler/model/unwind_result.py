@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.lazy_dataclasses import dataclass, field
-from pyprof.model.reason_texts import ENDS
+from pyprof.model.loss_reason_texts import ENDS
 
 
 def lookup_pcs(pc: npt.NDArray[np.uint64], exact: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
