@@ -12,7 +12,7 @@ import numpy as np
 
 from bench.afternoon_host import READ_TOKEN, SERVICES, URL, Host, fetch, until
 from pyprof.fleet.agent import spool_query
-from pyprof.fleet.configuration import TimeSpan
+from pyprof.fleet.toml_config_files import TimeSpan
 from pyprof.lazy_dataclasses import dataclass
 
 HOUR_NS = 3600 * 10**9

@@ -37,7 +37,7 @@ from pathlib import Path
 from bench.per_sample import descendants, used_s
 from pyprof.errors import PyprofError
 from pyprof.fleet.agent import health, spool_query
-from pyprof.fleet.configuration import TimeSpan
+from pyprof.fleet.toml_config_files import TimeSpan
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.unwind_result import StackEnd
 

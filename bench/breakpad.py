@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from typing import IO
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.objfile.breakpad_symbol_file import SymbolFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize.breakpad_names import SymbolFileNames
 from pyprof.unwind.formats.breakpad_stack_cfi import StackCfi
 

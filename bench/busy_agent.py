@@ -26,7 +26,7 @@ import numpy as np
 
 from bench.agent import SOURCES
 from pyprof.fleet.agent import health, spool_query
-from pyprof.fleet.configuration import TimeSpan
+from pyprof.fleet.toml_config_files import TimeSpan
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.lazy_dataclasses import dataclass, field, field_names
 from pyprof.model.analysis.confidence_interval import sampling_basis

@@ -134,7 +134,7 @@ def rows_and_bytes(folder: Path) -> dict[str, tuple[int, int]]:
     """Return (rows, bytes) by table, after the server has ended."""
     code = (
         "import sys\n"
-        "from pyprof.fleet.server.store.sql_engine import ChdbEngine, StoreAddress\n"
+        "from pyprof.fleet.server.store.clickhouse_engine import ChdbEngine, StoreAddress\n"
         "engine = ChdbEngine(StoreAddress('chdb', path=sys.argv[1]), 14)\n"
         "for row in engine.rows('SELECT table, sum(rows), sum(bytes_on_disk) FROM system.parts '\n"
         "                       'WHERE active GROUP BY table ORDER BY table'):\n"

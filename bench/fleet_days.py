@@ -19,12 +19,12 @@ from pathlib import Path
 
 from bench.fleet import bodies
 from bench.segments import DIFFERENT, STACKS
-from pyprof.fleet.server.ingest.segment_rows import SegmentRows, rows_of
+from pyprof.fleet.server.ingest.segment_to_rows import SegmentRows, rows_of
 from pyprof.fleet.server.ingest.stack_caches import StoredStackCache
 from pyprof.fleet.server.query import query_api
 from pyprof.fleet.server.query.profile_queries import ClientQueries, RunningQuery
+from pyprof.fleet.server.store.clickhouse_engine import Engine, address, opened
 from pyprof.fleet.server.store.database import Store
-from pyprof.fleet.server.store.sql_engine import Engine, address, opened
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.lazy_dataclasses import replace
 from tests.server.cluster import cluster

@@ -79,8 +79,8 @@ def _reads(rate: float) -> list[float]:
 def _record(pid: int, rate: float) -> None:
     from pyprof.collectors.registry import open_collector
     from pyprof.collectors.targets.process_selection import select_processes
-    from pyprof.diagnostics import Diagnostics
     from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
+    from pyprof.problem_counters import Diagnostics
     from pyprof.session.session import InputFiles, Session
 
     diagnostics = Diagnostics()

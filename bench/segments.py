@@ -18,7 +18,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
 from pyprof.fleet.agent.spool import Caps, Spool, SpoolSegment
@@ -26,6 +25,7 @@ from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.importers.profile_builder import About, Builder
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.unwind_result import Trust
+from pyprof.problem_counters import Diagnostics
 
 STACKS, DEPTH, FUNCTIONS, THREADS = 400, 25, 997, 10
 DIFFERENT = 50

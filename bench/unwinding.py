@@ -91,8 +91,8 @@ class _Timed:
 def _walk(pid: int) -> _Timed:
     from pyprof.collectors.registry import open_collector
     from pyprof.collectors.targets.process_selection import select_processes
-    from pyprof.diagnostics import Diagnostics
     from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
+    from pyprof.problem_counters import Diagnostics
     from pyprof.session.session import Session
 
     diagnostics = Diagnostics()

@@ -15,8 +15,8 @@ from pyprof.options import AUTO
 if TYPE_CHECKING:
     from pyprof.collectors.base import Collector
     from pyprof.collectors.targets.process_selection import InterpreterReaders, Selection
-    from pyprof.diagnostics import Diagnostics
     from pyprof.options import CollectOptions
+    from pyprof.problem_counters import Diagnostics
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import ClassVar, Protocol
 
-from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.interpreters.detection_symbols import KnownSymbols
 from pyprof.interpreters.function_table import FunctionTable, NamedCode
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.interpreter_reader_protocols import KernelReader, StackReader
+from pyprof.problem_counters import Diagnostics, Finding
 
 
 class NotBegun(Exception):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import ClassVar
 
-from pyprof.diagnostics import Finding
 from pyprof.errors import FormatError
 from pyprof.interpreters.base import Detected, Interpreter, InterpreterContext, LiveProcess, NotBegun, ProcessReader
 from pyprof.interpreters.cpython.interpreter import CPython
@@ -28,6 +27,7 @@ from pyprof.model.interpreter_reader_protocols import (
     KernelReader,
     ThreadPlace,
 )
+from pyprof.problem_counters import Finding
 
 
 class RecognisedRuntime(Interpreter):

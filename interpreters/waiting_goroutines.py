@@ -11,9 +11,9 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.interpreters.detection_symbols import Symbol, Wanted
+from pyprof.problem_counters import Diagnostics
 
 WANTED = Wanted(b"runtime.allgs\0", (b"runtime.waitReasonStrings\0",))
 """The symbols that read_goroutines() needs. Stripped programs have none."""

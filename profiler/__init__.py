@@ -11,7 +11,6 @@ cli/               The command line, one file for each subcommand
 collector_control  Control of a running collector by its recording: flushes at the ends of windows, the end, and sparser
                    sampling
 comparison/        Comparison of two profiles: costs of each function, and changes that are significant
-diagnostics        Counters of tolerated events, and problems of modules
 errors             Exceptions that pyprof raises
 fleet/             Continuous profiling of a fleet: the agent, the server, and their commands. The profiler never
                    imports this package
@@ -21,6 +20,7 @@ model/             The values of pyprof: samples, walks, stacks, profiles
 objfile/           Object files: the file behind a mapping, and its contents
 options            Options of a recording, as values, and the table of frame sources. The command line or a caller of
                    the library makes them
+problem_counters   Counters of tolerated events, and problems of modules
 recording/         Recording files: a SQLite database that holds a complete profile
 runtime_code/      Code that processes generate at run time: its registration, unwind rules and names
 session/           The core of the library: recordings, from the collector's samples to named profiles

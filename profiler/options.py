@@ -233,7 +233,7 @@ NATIVE_VIEWS = {
     "none": "no native frame",
 }
 """Views that select the native frames in stacks that have interpreter frames, by name
-(pipeline/shown_frames.py)."""
+(pipeline/native_frame_views.py)."""
 
 DEFAULT_NATIVE = "extensions"
 

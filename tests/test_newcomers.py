@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.options import NATIVE_VIEWS
-from pyprof.session.pipeline.shown_frames import VIEWS
+from pyprof.session.pipeline.native_frame_views import VIEWS
 from tests.test_layers import ROOT, sources
 
 PAGE = (ROOT / "docs" / "porting.md").read_text()

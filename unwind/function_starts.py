@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Set
 from typing import Protocol
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.mapped_object_files import Image
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.module_unwind_sources import READERS, Reader, open_sources
 from pyprof.unwind.rule_lookup import MAX_FILES, FileTables
 from pyprof.unwind.rules import Source

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace
@@ -22,6 +21,7 @@ from pyprof.model.arch import Arch
 from pyprof.model.loss_reason_texts import problem_of
 from pyprof.model.unwind_result import Trust
 from pyprof.objfile.base import ObjectFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.rules import FunctionRows, Rule, Source
 
 if TYPE_CHECKING:

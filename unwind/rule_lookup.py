@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
@@ -23,6 +22,7 @@ from pyprof.model.unwind_result import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import CODE, FALLBACK, UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.heuristics.machine_code_checks import (
     MAX_EPILOGUE_BYTES,
     SpaceCode,

@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.integer_columns import distinct
@@ -20,6 +19,7 @@ from pyprof.model.unwind_result import Walk, lookup_pc
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import FALLBACK, SCAN, UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.batch_unwinding import BatchWalk, WalkedSpace, read_first_registers
 from pyprof.unwind.dwarf_expressions import Budget
 from pyprof.unwind.formats.breakpad_stack_win import STACK_WIN_ARCH, StackWinFallback, StackWinRecords

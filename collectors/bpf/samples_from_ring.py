@@ -35,11 +35,11 @@ from pyprof.collectors.bpf.ring_buffer_records import (
 )
 from pyprof.collectors.perf.ring_buffer_records import SampleRecords
 from pyprof.collectors.perf.stack_copy_size import AbsentPages
-from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.interpreter_reader_protocols import KernelReader
 from pyprof.model.sample_batch import Piece, SampleBatch, StackSlab, make_goroutine_pieces
 from pyprof.model.thread_identity import Labels, read_program_labels
+from pyprof.problem_counters import Diagnostics
 
 _FEW_HZ, _MANY_HZ = 300.0, 2000.0
 """Rates of wait records per second that count as few and as many. Unwinding one takes some 20 us."""

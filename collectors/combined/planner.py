@@ -26,11 +26,11 @@ from pyprof.collectors.sampling_source_plan import (
     missing_capabilities,
 )
 from pyprof.collectors.targets import attach_checks
-from pyprof.diagnostics import Finding
 from pyprof.errors import NoSuchProcess, PyprofError
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.loss_reason_texts import Note, format_message, make_note
 from pyprof.options import AUTO, CollectOptions
+from pyprof.problem_counters import Finding
 
 _FIRST_USER_NAMESPACE, _FIRST_PID_NAMESPACE = 0xEFFFFFFD, 0xEFFFFFFC
 """Inodes of the kernel's initial namespaces (include/linux/proc_ns.h)."""

@@ -39,7 +39,6 @@ from pyprof.collectors.gdb_stub.threads import (
     parse_description,
 )
 from pyprof.collectors.sampling_clock import SamplingClock
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost, RemoteError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch, find_arch
@@ -47,6 +46,7 @@ from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind
 from pyprof.options import CollectOptions, RemoteOptions
+from pyprof.problem_counters import Diagnostics
 
 
 @dataclass(frozen=True, slots=True)

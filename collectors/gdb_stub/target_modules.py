@@ -21,7 +21,6 @@ from collections.abc import Iterator
 
 from pyprof.collectors.gdb_stub.stub_requests import PageCache, RemoteMemory, Stub, parse_xml
 from pyprof.collectors.linux.procfs import parse_maps
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, RemoteError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Mapping, Module, ReadMemory
@@ -31,6 +30,7 @@ from pyprof.objfile.elf_file import ElfFile, build_id_in_notes
 from pyprof.objfile.elf_memory_image import find_bias_by_headers, read_headers
 from pyprof.objfile.elf_sections import PAGE, PT_DYNAMIC, PT_NOTE
 from pyprof.objfile.target_memory_structs import LinkedObject, find_debug_address, read_linked_objects, read_string
+from pyprof.problem_counters import Diagnostics
 
 AT_PHDR, AT_BASE, AT_EXECFN, AT_SYSINFO_EHDR = 3, 7, 31, 33
 PT_INTERP = 3

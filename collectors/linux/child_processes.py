@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from pyprof.collectors.linux import procfs
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.loss_reason_texts import Note, make_note
+from pyprof.problem_counters import Diagnostics
 
 _NETLINK_CONNECTOR = 11
 _CN_IDX_PROC = _CN_VAL_PROC = 1

@@ -25,10 +25,10 @@ from collections.abc import Callable, Sequence
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.procfs import has_pending_handler, has_pending_signal
 from pyprof.collectors.linux.stopped_registers import EINTR, Regset
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
+from pyprof.problem_counters import Diagnostics
 
 _READS = frozenset({"read", "readv"})
 

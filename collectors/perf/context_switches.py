@@ -61,9 +61,9 @@ from pyprof.collectors.perf.ring_buffer_records import (
     read_samples,
 )
 from pyprof.collectors.perf.stack_copy_size import StackSize
-from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 
 SWITCH, SWITCH_CPU_WIDE = 14, 15
 MISC_OUT, MISC_PREEMPTED = 1 << 13, 1 << 14

@@ -36,13 +36,13 @@ from pyprof.collectors.perf.ring_buffer_records import (
 from pyprof.collectors.perf.stack_copy_size import AbsentPages, choose_ring_size
 from pyprof.collectors.targets.process_selection import Selection
 from pyprof.collectors.thread_start_times import Identities
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 
 NEVER_STOPPED = make_note("never_stopped")
 

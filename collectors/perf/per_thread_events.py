@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 from pyprof.collectors.perf.ring_buffer_records import Scan, scan_ring
-from pyprof.diagnostics import Diagnostics
+from pyprof.problem_counters import Diagnostics
 
 _ENABLE, _DISABLE, _SET_OUTPUT, _PERIOD = 0x2400, 0x2401, 0x2405, 0x4008_2404
 _ROUNDS = 20

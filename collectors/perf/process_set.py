@@ -12,10 +12,10 @@ from pyprof.collectors.perf.per_thread_events import FOREVER_NS
 from pyprof.collectors.perf.processes_from_records import ProcessEvents, TrackedProcesses
 from pyprof.collectors.perf.ring_buffer_records import Rings, Scan
 from pyprof.collectors.targets.process_selection import Selection
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.loss_reason_texts import Note
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 
 if TYPE_CHECKING:
     from pyprof.collectors.perf.cpu_wide_events import Silent

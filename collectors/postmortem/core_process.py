@@ -23,7 +23,6 @@ from pyprof.collectors.postmortem.saved_thread_collector import (
     SavedThreads,
     choose_first_copy,
 )
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError, UnsupportedArchitecture, UsageError
 from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.address_space import AddressSpace, Mapping, Module
@@ -50,6 +49,7 @@ from pyprof.objfile.elf_sections import PAGE, PT_DYNAMIC, PT_INTERP
 from pyprof.objfile.mapped_file_search import find_bias, find_candidates, identify, is_accepted, is_same_dynamic_table
 from pyprof.objfile.target_memory_structs import LinkedObject, find_debug_address, read_linked_objects, read_string
 from pyprof.objfile.untrusted_file_access import debuginfod_cache, open_below
+from pyprof.problem_counters import Diagnostics
 
 BUILD_ID_DIR = "/usr/lib/debug/.build-id"
 

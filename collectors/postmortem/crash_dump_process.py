@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from pyprof.collectors.postmortem.saved_thread_collector import SavedThread, SavedThreads, choose_first_copy
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace, Mapping, Module, StatedId, base_name
@@ -22,6 +21,7 @@ from pyprof.objfile.byte_source import ByteSource, FileSource, open_regular
 from pyprof.objfile.crash_dump import ELF_MACHINES, CrashDump, DumpException, DumpModule, DumpRegion, DumpThread
 from pyprof.objfile.minidump import MAX_SIZE, is_microdump, is_minidump, read_microdump, read_minidump
 from pyprof.objfile.untrusted_file_access import debuginfod_cache
+from pyprof.problem_counters import Diagnostics
 
 DEVICE = "dump"
 UNKNOWN_PERMS = "r-xp"

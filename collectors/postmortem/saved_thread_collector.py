@@ -13,7 +13,6 @@ import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import BatchBuilder, BytesMemory, Lane
-from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
@@ -21,6 +20,7 @@ from pyprof.model.interpreter_reader_protocols import GoroutineOffsets
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, make_goroutine_piece
 from pyprof.objfile.core_file import SavedMemory
+from pyprof.problem_counters import Diagnostics
 
 RED_ZONE = 512
 """Number of bytes below sp that stack copies include too, because leaf functions of some ABIs save registers there

@@ -28,13 +28,13 @@ from pyprof.collectors.ptrace.sampling_schedule_and_wall_time import Scheduler, 
 from pyprof.collectors.ptrace.thread_stop import StopGuard, Stopper
 from pyprof.collectors.targets.process_selection import Processes
 from pyprof.collectors.thread_start_times import Identities
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess
 from pyprof.model.arch import native_arches
 from pyprof.model.loss_reason_texts import Note, make_note
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 
 _FREE_NS = 100_000_000
 _PENDING_SLEEP_NS = 300_000

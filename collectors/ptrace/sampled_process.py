@@ -24,11 +24,11 @@ from pyprof.collectors.ptrace.deep_stack import DeepStack
 from pyprof.collectors.ptrace.sampled_thread import ProcessorShare, ShortThreads, StackShape, Thread
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.collectors.thread_start_times import Identities
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.analysis.compiler_command_lines import compiler_files, may_be_compiler, process_name
 from pyprof.model.interpreter_reader_protocols import StackReader
 from pyprof.model.profile import ThreadInfo
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 
 QUIET_INTERVAL = 8
 MAX_QUIET_CHECKS = 256

@@ -16,7 +16,6 @@ from pyprof.collectors.ptrace.sampled_process import TracedProcess
 from pyprof.collectors.ptrace.sampled_thread import ShortThreads, Thread
 from pyprof.collectors.targets.address_spaces import SpaceTracker
 from pyprof.collectors.thread_start_times import DelayedRemoval, Identities
-from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_reader_protocols import StackReader
@@ -24,6 +23,7 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind, keys_of
 from pyprof.model.thread_identity import ThreadKey
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 
 CUT_COUNTER = "stack_size_exceeded"
 

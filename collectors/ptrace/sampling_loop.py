@@ -26,10 +26,10 @@ from pyprof.collectors.ptrace.sampled_thread import Outcome, Thread
 from pyprof.collectors.ptrace.sampling_schedule_and_wall_time import Scheduler
 from pyprof.collectors.ptrace.thread_stop import StopGuard, Stopper
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.marker_frames import Blocked
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 
 _TRIES = 3
 

@@ -24,10 +24,10 @@ from pyprof.collectors.ptrace.deep_stack import pieces
 from pyprof.collectors.ptrace.native_sampling_data import FramesRead
 from pyprof.collectors.ptrace.sampled_thread import RED_ZONE, Thread
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter_reader_protocols import GoroutineOffsets
 from pyprof.model.sample_batch import Piece, SampleKind, StackBeyondCopy, make_goroutine_pieces, read_goroutine_labels
 from pyprof.model.thread_identity import Labels
+from pyprof.problem_counters import Diagnostics
 
 _HEAD = 160
 """Number of bytes of a struct g that are read: stack bounds, m, sched, goid."""

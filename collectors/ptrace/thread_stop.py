@@ -31,12 +31,12 @@ from pyprof.collectors.native.sampling_loop_bindings import SampleRow, StopEndin
 from pyprof.collectors.ptrace.sampled_thread import MAX_STOP_WAIT_NS, Outcome, StoppedThread, Thread, find_no_thread
 from pyprof.collectors.ptrace.stack_copy import StackCopy
 from pyprof.collectors.targets.address_spaces import MapsEvidence, SpaceTracker, TargetImage
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.marker_frames import Blocked
 from pyprof.model.sample_batch import SampleKind
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 
 
 class StopGuard:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 
 from pyprof.collectors.linux import procfs
-from pyprof.diagnostics import Finding
 from pyprof.errors import (
     AccessDenied,
     FormatError,
@@ -21,6 +20,7 @@ from pyprof.errors import (
 )
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import ARCHES, find_arch, native_arches
+from pyprof.problem_counters import Finding
 
 CAP_DAC_OVERRIDE = 1
 CAP_DAC_READ_SEARCH = 2

@@ -17,12 +17,12 @@ from typing import Protocol
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.targets import attach_checks
 from pyprof.collectors.thread_start_times import Identities
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError, UsageError
 from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.interpreter_reader_protocols import KernelReader, StackReader
 from pyprof.model.loss_reason_texts import Note, join_pids, make_note
 from pyprof.options import CollectOptions, TargetOptions
+from pyprof.problem_counters import Diagnostics
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
 _LOOK_NS = 500_000_000

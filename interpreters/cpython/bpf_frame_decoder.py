@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.asyncio_tasks import TaskLayout, ThreadRows, append_coroutines, await_offsets
 from pyprof.interpreters.cpython.code_objects import CodeReader
 from pyprof.interpreters.cpython.frame_copier import ENTRY_OWNER
@@ -32,6 +31,7 @@ from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.interpreter_reader_protocols import FrameOffsets, FrameRows, KernelReader, ThreadPlace
 from pyprof.model.loss_reason_texts import make_cause
+from pyprof.problem_counters import Diagnostics
 
 if TYPE_CHECKING:
     from pyprof.interpreters.cpython.process_reader import PythonProcess

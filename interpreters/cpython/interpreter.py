@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyprof.diagnostics import Finding
 from pyprof.interpreters.base import Detected, Interpreter, LiveProcess
 from pyprof.interpreters.cpython.code_objects import LANGUAGE, PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
 from pyprof.interpreters.cpython.runtime_location import is_own
 from pyprof.model.loss_reason_texts import make_cause
+from pyprof.problem_counters import Finding
 
 if TYPE_CHECKING:  # a process that only names frames reads none
     from pyprof.interpreters.cpython.detection import CPythonFileCache

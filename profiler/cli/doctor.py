@@ -13,7 +13,7 @@ from pyprof.errors import NoSuchProcess
 
 if TYPE_CHECKING:
     from pyprof.collectors.sampling_source_plan import PlanFacts
-    from pyprof.diagnostics import Finding
+    from pyprof.problem_counters import Finding
     from pyprof.tools.doctor_tasks import ModuleSurvey, RunTimeSurvey
 
 DESCRIPTION = """\
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def check_native_walker() -> Finding:
     """Return whether native code walks the stacks on this machine."""
-    from pyprof.diagnostics import Finding
+    from pyprof.problem_counters import Finding
     from pyprof.unwind.native_unwinder import describe_problem
 
     problem = describe_problem()
@@ -90,11 +90,11 @@ def look_into(pid: int, sandbox: bool) -> bool:
     """
     from pyprof.collectors.combined.planner import Planner, describe_plans
     from pyprof.collectors.linux import procfs
-    from pyprof.diagnostics import Diagnostics
     from pyprof.lazy_dataclasses import replace
     from pyprof.model.address_space import ProgramImage
     from pyprof.model.loss_reason_texts import counted, counter_title
     from pyprof.options import CollectOptions
+    from pyprof.problem_counters import Diagnostics
     from pyprof.session.pipeline.interpreter_readers import Runtimes
     from pyprof.session.worker.worker_client import Examiner
     from pyprof.session.worker.worker_process import forked

@@ -19,7 +19,7 @@ from pyprof.lazy_dataclasses import dataclass
 if TYPE_CHECKING:
     from pyprof.model.profile import Profile
     from pyprof.objfile.crash_dump import DumpException, DumpModule
-    from pyprof.session.post_mortem import PostMortem, StatedCrash
+    from pyprof.session.core_and_crash_dump_profile import PostMortem, StatedCrash
 
 
 def subject(arguments: argparse.Namespace) -> Subject:
@@ -27,7 +27,7 @@ def subject(arguments: argparse.Namespace) -> Subject:
     it.
     """
     from pyprof.options import DeadTarget
-    from pyprof.session.post_mortem import examined
+    from pyprof.session.core_and_crash_dump_profile import examined
     from pyprof.session.worker.worker_process import forked
 
     target = DeadTarget(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyprof.interpreters.base import Detected
     from pyprof.model.profile import Frame, Profile
     from pyprof.model.thread_stacks import FrameDetail, ThreadStack
-    from pyprof.session.post_mortem import Registers
+    from pyprof.session.core_and_crash_dump_profile import Registers
 
 
 @dataclass(frozen=True)

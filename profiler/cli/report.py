@@ -259,7 +259,7 @@ def _chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
 
         profile = without_idle(profile)
     if arguments.native is not None:
-        from pyprof.session.pipeline.shown_frames import viewed
+        from pyprof.session.pipeline.native_frame_views import viewed
 
         profile = viewed(profile, arguments.native)
     return without_recursion(profile) if arguments.collapse_recursion else profile

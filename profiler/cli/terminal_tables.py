@@ -29,7 +29,7 @@ from pyprof.model.analysis.idle_waits import MODES as IDLE_MODES
 from pyprof.model.marker_frames import NO_SAMPLE
 from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.thread_identity import shown
-from pyprof.session.pipeline.shown_frames import with_frames
+from pyprof.session.pipeline.native_frame_views import with_frames
 
 NATIVE_INCLUDED = ", native code included"
 """Addition to the heading of the first table of functions, in programs with an interpreter."""

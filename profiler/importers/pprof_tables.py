@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError
 from pyprof.importers.profile_builder import Builder, ReadFrame
 from pyprof.importers.protobuf import (
@@ -34,6 +33,7 @@ from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.stack_digest import of_frame
 from pyprof.model.summary import ModuleSummary, Stops, Summary
 from pyprof.model.unwind_result import StackEnd, Trust
+from pyprof.problem_counters import Problem
 from pyprof.recording.older_names import counter_key, problem_reason
 
 AT_ONCE = 1 << 22

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from itertools import islice
 
-from pyprof.diagnostics import Problem
 from pyprof.errors import PyprofError
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model import loss_reason_table
 from pyprof.model.fleet_loss_reasons import PUSH
 from pyprof.model.reason_type import Reason, Stage
+from pyprof.problem_counters import Problem
 
 _ELSEWHERE = "name the program by --exe FILE, the target's files by --sysroot DIR"
 """Hint for a missing file if the target is no process of this machine."""

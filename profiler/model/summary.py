@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pyprof.diagnostics import Problem
 from pyprof.lazy_dataclasses import dataclass, field, field_names, replace
 from pyprof.model.loss_reason_texts import Note, counted, counter_title, end_reason, problem
 from pyprof.model.reason_type import Reason
+from pyprof.problem_counters import Problem
 
 PARTLY_READ = "partly_interpreted"
 """Label of complete native stacks in which some interpreter functions are missing."""

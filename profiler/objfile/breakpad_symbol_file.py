@@ -13,7 +13,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.loss_reason_texts import problem
 from pyprof.objfile.breakpad_index import CHUNK, Ranges, RecordIndex, build_index
@@ -36,6 +35,7 @@ from pyprof.objfile.breakpad_records import (
     parse_win,
 )
 from pyprof.objfile.byte_source import ByteSource, FileSource, open_regular
+from pyprof.problem_counters import Diagnostics
 
 MAX_BODY = 1 << 18
 """Maximum number of lines of one function that are read in a Breakpad symbol file, and of deltas of one STACK CFI

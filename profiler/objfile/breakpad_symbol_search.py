@@ -21,7 +21,6 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Protocol, cast
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UsageError
 from pyprof.model.loss_reason_texts import problem
 from pyprof.objfile.base import ObjectFile
@@ -29,6 +28,7 @@ from pyprof.objfile.breakpad_records import breakpad_id, is_same_id
 from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.objfile.byte_source import FileSource, open_regular
 from pyprof.objfile.untrusted_file_access import current_opener
+from pyprof.problem_counters import Diagnostics
 
 if TYPE_CHECKING:
     from pyprof.objfile.symbol_servers import SymbolServer

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from weakref import WeakKeyDictionary
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.objfile import io_deadline, untrusted_file_access
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.objfile.untrusted_file_access import Rights, current_opener, debuginfod_cache, open_below
+from pyprof.problem_counters import Diagnostics
 
 CRC_CHUNK = 1 << 20
 MAX_CRC = 4 << 30

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from functools import cached_property, partial
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import AddressSpace, Module, StatedId
@@ -26,6 +25,7 @@ from pyprof.objfile.elf_memory_image import read_build_id, read_vdso_image, rebu
 from pyprof.objfile.mapped_file_search import Identity, find_bias, find_candidates, identify, is_accepted
 from pyprof.objfile.pe import PeFile, PeImage, find_windows_module
 from pyprof.objfile.untrusted_file_access import Rights, current_opener
+from pyprof.problem_counters import Diagnostics
 
 DIFFERS = "mapped_file_replaced"
 SILENT = "file_system_timeout"

@@ -32,13 +32,13 @@ from email.message import Message
 from functools import partial
 from typing import IO, cast
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.loss_reason_texts import problem
 from pyprof.objfile import io_deadline
 from pyprof.objfile.breakpad_symbol_search import copy_text
 from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.objfile.untrusted_file_access import debuginfod_cache, is_build_id
+from pyprof.problem_counters import Diagnostics
 
 TIMEOUT_S = 10.0
 """Timeout in seconds for a symbol server's connection, for a pause within a response, and for all of its headers

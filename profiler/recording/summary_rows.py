@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import field_names, replace
 from pyprof.model.loss_reason_texts import Note, parse_note
@@ -20,6 +19,7 @@ from pyprof.model.summary import (
     Stops,
     Summary,
 )
+from pyprof.problem_counters import Problem
 from pyprof.recording.checked_rows import CellRow, TableRows, check_reference, encode_cell
 
 Value = TypeVar("Value")

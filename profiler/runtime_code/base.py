@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
@@ -17,6 +16,7 @@ from pyprof.model.jit_code_map import CodeName, Span
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.unwind_result import Trust, Walk
 from pyprof.objfile.mapped_object_files import Image
+from pyprof.problem_counters import Diagnostics, Problem
 from pyprof.unwind.rules import FunctionRows, Rule
 
 I64 = npt.NDArray[np.int64]

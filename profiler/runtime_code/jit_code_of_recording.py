@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import AddressSpace, Module
 from pyprof.model.arch import Arch
@@ -28,6 +27,7 @@ from pyprof.model.unwind_result import Walk, lookup_pc, lookup_pcs
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.runtime_code.base import ManagedRuntime, Ranges, Rows, RuleAt, module_path
 from pyprof.runtime_code.perf_map_and_jitdump import FILE as JITDUMP
 from pyprof.runtime_code.process_code import ProcessCode, Spans

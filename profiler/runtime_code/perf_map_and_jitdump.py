@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
-from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Mapping
@@ -19,6 +18,7 @@ from pyprof.objfile.byte_source import ContentReservation, GrowingFile
 from pyprof.objfile.jitdump import JitdumpClosed, JitdumpReader, Loaded, Record
 from pyprof.objfile.mapped_object_files import SILENT
 from pyprof.objfile.untrusted_file_access import current_opener, open_below
+from pyprof.problem_counters import Diagnostics, Problem
 from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, report_problem
 from pyprof.symbolize.perf_map import PerfMapReader
 from pyprof.unwind.formats.cfi_cie_and_fde import CfiSection

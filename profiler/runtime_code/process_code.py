@@ -10,16 +10,16 @@ from functools import partial
 from typing import Any
 
 from pyprof.collectors.linux import procfs
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.jit_code_map import ALWAYS, Span
 from pyprof.objfile.byte_source import GrowingFile
 from pyprof.objfile.untrusted_file_access import current_opener, open_below
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.runtime_code.base import CodeScan, CodeSource, ManagedRuntime, Rows, RuleAt
+from pyprof.runtime_code.gdb_jit_and_libunwind_code import GdbCode, LibunwindCode
 from pyprof.runtime_code.perf_map_and_jitdump import JitdumpCode, PerfMapCode
-from pyprof.runtime_code.registered_code import GdbCode, LibunwindCode
 from pyprof.unwind.formats.gdb_jit import DESCRIPTOR
 from pyprof.unwind.formats.libunwind_registrations import LIST
 

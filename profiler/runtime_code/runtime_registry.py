@@ -6,10 +6,10 @@ import re
 
 from pyprof.runtime_code.base import RuntimeKind
 from pyprof.runtime_code.hotspot.code_cache import STUB_LIST
-from pyprof.runtime_code.hotspot.managed_runtime import HotspotCode
+from pyprof.runtime_code.hotspot.java_code_source import HotspotCode
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS as HOTSPOT_SYMBOLS
 from pyprof.runtime_code.v8.heap import SYMBOL_PREFIXES as V8_SYMBOLS
-from pyprof.runtime_code.v8.managed_runtime import V8Code
+from pyprof.runtime_code.v8.javascript_code_source import V8Code
 
 RUNTIMES = (
     RuntimeKind(HotspotCode, (*HOTSPOT_SYMBOLS, STUB_LIST)),

@@ -12,7 +12,6 @@ import numpy as np
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.postmortem.saved_thread_collector import SavedThread, SavedThreads
 from pyprof.collectors.ptrace.collector import PtraceCollector
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
 from pyprof.interpreters.detection_symbols import KnownSymbols, ReadSymbols
 from pyprof.interpreters.waiting_goroutines import WANTED, WaitingGoroutine, is_unchanged, read_goroutines
@@ -23,6 +22,7 @@ from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.thread_stacks import GOROUTINE
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core_file import SavedMemory, SavedRange
+from pyprof.problem_counters import Diagnostics
 
 _MAX_STACK = 1 << 20
 """Maximum number of bytes that are copied of one goroutine's stack."""

@@ -16,7 +16,6 @@ from pyprof.collectors.linux.child_processes import find_descendants
 from pyprof.collectors.linux.process_cpu_times import UnfollowedChildren
 from pyprof.collectors.targets.command_launch import LaunchedCommand
 from pyprof.collectors.targets.process_selection import Selection, select_processes
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.thread_identity import labels_of
@@ -34,6 +33,7 @@ from pyprof.options import (
     StackOptions,
     TargetOptions,
 )
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.pipeline.interpreter_readers import Runtimes, runs_python
 from pyprof.session.recording import Recorded, Recording
 from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient

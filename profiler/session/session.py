@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from pyprof.collectors.base import Collector, CollectorState
 from pyprof.collectors.thread_start_times import DelayedRemoval
-from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.detection_symbols import read_symbols
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace, Module
@@ -20,13 +19,14 @@ from pyprof.model.unwind_result import lookup_pc
 from pyprof.objfile.breakpad_symbol_search import SymbolStore
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import DEFAULT_STACK_SIZE, UnwindOptions, ViewOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
 from pyprof.session.pipeline.batch_to_stacks import Interning
 from pyprof.session.pipeline.interpreter_merge import ChainMerger
 from pyprof.session.pipeline.interpreter_readers import Runtimes
+from pyprof.session.pipeline.native_frame_views import is_interpreted, view, with_compiled
 from pyprof.session.pipeline.profile_assembly import SOURCE_BUDGET_S, assemble
 from pyprof.session.pipeline.sample_windows import HERE, Clock, Recorder, Window
-from pyprof.session.pipeline.shown_frames import is_interpreted, view, with_compiled
 from pyprof.session.pipeline.unsampled_time import with_unseen
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Described

@@ -18,7 +18,6 @@ from pyprof.collectors.base import Collector, Feedback
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.targets import attach_checks
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.interpreters.base import Detected
 from pyprof.interpreters.function_table import UNREAD
@@ -30,6 +29,7 @@ from pyprof.model.thread_stacks import FrameDetail, ThreadStack, leave_out_syste
 from pyprof.model.unwind_result import StackEnd
 from pyprof.objfile.untrusted_file_access import read_file, rights_below
 from pyprof.options import CollectOptions, DumpOptions, RemoteOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.pipeline.interpreter_readers import Runtimes
 from pyprof.session.recording_factory import check_stacks
 from pyprof.session.worker.interpreter_symbols import InterpreterSymbolClient

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARCHES
 from pyprof.model.arch.syscalls import call_names
 from pyprof.model.loss_reason_texts import problem_counted
 from pyprof.model.marker_frames import NOT_ONE_BY_ONE, Blocked, KernelFrame
 from pyprof.objfile.untrusted_file_access import current_opener
+from pyprof.problem_counters import Diagnostics
 
 _ARCHES = {arch.name: arch for arch in ARCHES.values()}
 _CODE = b"tTwW"

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.address_space import Module
 from pyprof.model.profile import Frame, Line, ModuleInfo
@@ -27,6 +26,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.debug_files import Packages
 from pyprof.objfile.mapped_object_files import Image
 from pyprof.objfile.untrusted_file_access import Rights
+from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize.breakpad_names import SymbolFileNames
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf_source_lines import SourceLines, SourcePlace

@@ -14,8 +14,8 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.jit_code_map import NamedRanges
+from pyprof.problem_counters import Diagnostics
 
 Bytes = npt.NDArray[np.uint8]
 Flags = npt.NDArray[np.bool_]

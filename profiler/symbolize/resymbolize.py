@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UsageError
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import AddressSpace
@@ -26,6 +25,7 @@ from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.objfile.symbol_servers import KINDS, cached_path
 from pyprof.objfile.untrusted_file_access import current_opener, is_build_id
+from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Symbolizer
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Module
 from pyprof.model.interpreter_frames import FunctionPlace
@@ -19,6 +18,7 @@ from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo
 from pyprof.model.stacks import FrameKey
 from pyprof.model.unwind_result import Trust, lookup_pc
 from pyprof.objfile.mapped_object_files import Image, ImageStore
+from pyprof.problem_counters import Diagnostics, Problem
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf_attribute_forms import Deadline, OutOfTime
 from pyprof.symbolize.dwarf_source_lines import SourcePlace

@@ -20,7 +20,6 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError, UnsupportedArchitecture
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.arch import Arch
@@ -29,6 +28,7 @@ from pyprof.objfile.breakpad_records import breakpad_id
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.objfile.untrusted_file_access import current_opener
+from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.dwarf_attribute_forms import Deadline
 from pyprof.symbolize.dwarf_inlined_functions import Inlined, Inlines, Subprogram

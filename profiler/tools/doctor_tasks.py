@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace, Module
@@ -17,6 +16,7 @@ from pyprof.model.loss_reason_texts import problem, problem_of
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics, Problem
 from pyprof.runtime_code.base import JIT, CodeSource, module_path
 from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
 from pyprof.runtime_code.perf_map_and_jitdump import FILE as JITDUMP

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError, UsageError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.objfile.breakpad_symbol_search import is_symbol_file
+from pyprof.problem_counters import Diagnostics
 from pyprof.tools.unwind_table_inspection import Difference, InspectedRow, Inspection, SymbolInspection
 
 PIECE = 1 << 7

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from pyprof.collectors.linux.privileges_and_seccomp import create_memory_file
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.arch import Arch
 from pyprof.model.profile import ModuleInfo, Profile
 from pyprof.objfile.base import ObjectFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.resymbolize import Places, add_names, find_object_file
 from pyprof.symbolize.symbol_table import SymbolTable

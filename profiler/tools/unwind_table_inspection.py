@@ -13,7 +13,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UnsupportedArchitecture, UsageError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch, breakpad_arch
@@ -22,6 +21,7 @@ from pyprof.objfile.breakpad_records import WinRecord
 from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.objfile.breakpad_symbol_search import SymbolStore, open_symbol_file
 from pyprof.objfile.object_file_opening import open_object_file
+from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize.demangle import demangle
 from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.symbol_table import SymbolTable

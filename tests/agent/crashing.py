@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pyprof.fleet.storage_calls import Disk, FolderEntry
+from pyprof.fleet.file_system_calls import Disk, FolderEntry
 
 
 class Crash(BaseException):

@@ -6,7 +6,6 @@ import io
 from itertools import cycle
 from pathlib import Path
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
 from pyprof.fleet.agent.spool import Caps, Spool, SpoolSegment
@@ -15,6 +14,7 @@ from pyprof.lazy_dataclasses import replace
 from pyprof.model.marker_frames import Mark, MarkKind, cut_mark
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.unwind_result import StackEnd
+from pyprof.problem_counters import Diagnostics
 from tests.exporters.profiles import golden
 
 MINUTE_NS = 60 * 10**9

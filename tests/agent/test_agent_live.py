@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from pyprof.fleet.agent import spool_query
-from pyprof.fleet.configuration import TimeSpan
+from pyprof.fleet.toml_config_files import TimeSpan
 from pyprof.recording.reader import load_recording
 from pyprof.session.process_priority import can_leave_idle_policy
 from tests.chance import poisson_bounds

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent.health import EVENT_S, MIN_INTERVAL_S, NOT_READY, REMINDER_S, UNHEALTHY, Conditions, Health
 from pyprof.fleet.cli import agent_administration
 from pyprof.model.fleet_loss_reasons import CONDITIONS
+from pyprof.problem_counters import Diagnostics
 from tests.agent.test_health import numbers
 
 NAMES = {reason.name for reason in CONDITIONS}

@@ -8,7 +8,7 @@ import pytest
 
 from pyprof.fleet.agent.config import SETTINGS, Values, parse, printed, warnings, without_file
 from pyprof.fleet.agent.process_rules import SamplingChoice, Template, judge
-from pyprof.fleet.configuration import BadConfig
+from pyprof.fleet.toml_config_files import BadConfig
 
 WRONG = """\
 [spool]

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UsageError
 from pyprof.fleet.agent import control_socket
 from pyprof.fleet.agent.config import parse as parse_config
@@ -36,14 +35,15 @@ from pyprof.fleet.agent.control_socket import (
     parse,
     peer_of,
 )
-from pyprof.fleet.agent.effort_controller import SETTLING, BudgetVerdict, CostBudget, Governor
 from pyprof.fleet.agent.last_minutes import FOLDER, NOT_KEPT, LastMinutes
 from pyprof.fleet.agent.process_table import ProcessTable
 from pyprof.fleet.agent.requested_recordings import MAX_AT_ONCE, OnDemand, RecordedNow, choice_of
+from pyprof.fleet.agent.sampling_effort_controller import SETTLING, BudgetVerdict, CostBudget, Governor
 from pyprof.fleet.cli.agent_record import joined
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.fleet_loss_reasons import ASKS
 from pyprof.model.profile import Profile
+from pyprof.problem_counters import Diagnostics
 from tests.exporters.profiles import golden
 
 REQUEST = ControlRequest("checkout", 30, 499)

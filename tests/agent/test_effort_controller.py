@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.fleet.agent import budget
-from pyprof.fleet.agent.effort_controller import (
+from pyprof.fleet.agent import overhead_budget
+from pyprof.fleet.agent.health import Conditions
+from pyprof.fleet.agent.metrics import WIDEST
+from pyprof.fleet.agent.sampling_effort_controller import (
     AIM,
     FIRST_SETTLING,
     MAX_PATIENCE,
@@ -24,8 +26,6 @@ from pyprof.fleet.agent.effort_controller import (
     Effort,
     Governor,
 )
-from pyprof.fleet.agent.health import Conditions
-from pyprof.fleet.agent.metrics import WIDEST
 from pyprof.fleet.cli.agent_administration import format_cost
 
 MB = 1 << 20
@@ -297,9 +297,9 @@ def test_memory_is_read_once_in_the_budgets_time_however_often_it_is_exceeded(mo
         return 50 << 20
 
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr(budget, "spent", lambda: spent_s)
-    monkeypatch.setattr(budget, "memory", memory)
-    keeper = budget.BudgetControl(
+    monkeypatch.setattr(overhead_budget, "spent", lambda: spent_s)
+    monkeypatch.setattr(overhead_budget, "memory", memory)
+    keeper = overhead_budget.BudgetControl(
         CostBudget(0.001, 100 << 20, 60.0), lambda *_, **__: None, Conditions(lambda *_, **__: None)
     )
     for _ in range(240):
@@ -344,9 +344,9 @@ class Judged:
         self.now, self.spent_s, self.memory = 1000.0, 0.0, 0
         self.conditions = Conditions(lambda *_, **__: None)
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(budget, "spent", lambda: self.spent_s)
-        monkeypatch.setattr(budget, "memory", lambda: self.memory)
-        self.control = budget.BudgetControl(BUDGET, lambda *_, **__: None, self.conditions)
+        monkeypatch.setattr(overhead_budget, "spent", lambda: self.spent_s)
+        monkeypatch.setattr(overhead_budget, "memory", lambda: self.memory)
+        self.control = overhead_budget.BudgetControl(BUDGET, lambda *_, **__: None, self.conditions)
 
     def live(self, minutes: int, cpu: float) -> None:
         for _ in range(12 * minutes):
@@ -364,7 +364,7 @@ def test_shares_that_mean_little_because_of_the_budget_are_a_condition(monkeypat
     assert judged.control.effort.times > 1
     for count in range(1, 5):
         judged.control.judge_accuracy(vague)
-        assert ("few_samples" in judged.conditions.reasons) == (count >= budget.VAGUE_WINDOWS)
+        assert ("few_samples" in judged.conditions.reasons) == (count >= overhead_budget.VAGUE_WINDOWS)
     (found,) = (each for each in judged.conditions.failures() if each["reason"] == "few_samples")
     assert (found["shares_samples"], found["sampled_percent"], found["half_width_percent"]) == (1, 26, 47)
     judged.control.judge_accuracy({**vague, WIDEST: 0.1})

@@ -16,14 +16,14 @@ import pytest
 
 from pyprof.collectors.bpf.process_ends import ProcessEnd
 from pyprof.collectors.linux.process_cpu_times import TICK_NS, ProcessTimes
-from pyprof.fleet.agent import ended_processes, spool_query
+from pyprof.fleet.agent import ended_process_cpu_time, spool_query
 from pyprof.fleet.agent.config import parse
-from pyprof.fleet.agent.ended_processes import EndedFacts, EndedProcesses, FactGone, verdict_of
+from pyprof.fleet.agent.ended_process_cpu_time import EndedFacts, EndedProcesses, FactGone, verdict_of
+from pyprof.fleet.agent.process_group_recording import SampledGroup
 from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, TargetRule
 from pyprof.fleet.agent.process_table import ObservedProcess, ProcessTable
-from pyprof.fleet.agent.sampled_group import SampledGroup
-from pyprof.fleet.agent.scale_to_processor_time import ProcessClocks, ProcessTime, summed_times, with_exact_sums
-from pyprof.fleet.configuration import TimeSpan
+from pyprof.fleet.agent.scale_to_cpu_time import ProcessClocks, ProcessTime, summed_times, with_exact_sums
+from pyprof.fleet.toml_config_files import TimeSpan
 from pyprof.lazy_dataclasses import replace
 from tests.agent.test_exact_sums import sums, window
 from tests.bpf.test_process_ends import ANCESTOR, load_program
@@ -124,7 +124,7 @@ def test_rules_decide_once_about_ended_processes_that_are_alike(
         count += 1
         return verdict_of(rules, end)
 
-    monkeypatch.setattr(ended_processes, "verdict_of", counted)
+    monkeypatch.setattr(ended_process_cpu_time, "verdict_of", counted)
     table, ended, reports = ProcessTable(parse(f"[[rule]]\n{rule}", "x").rules, 2**22), EndedProcesses(), Reported()
     ended._ends = reports  # type: ignore[assignment]
     ended.begin(table, [])
@@ -197,7 +197,7 @@ def test_time_of_a_process_is_not_in_the_one_that_waits_for_it_later(parent: int
 
 
 def test_short_processes_beyond_a_number_are_added_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyprof.fleet.agent.scale_to_processor_time._MAX_CLOCKS", 10)
+    monkeypatch.setattr("pyprof.fleet.agent.scale_to_cpu_time._MAX_CLOCKS", 10)
     clocks = ProcessClocks()
     clocks.begin({})
     start_ns = time.monotonic_ns()

@@ -17,7 +17,7 @@ from pyprof.collectors.linux.child_processes import find_descendants
 from pyprof.collectors.linux.process_cpu_times import TICK_NS, read_process_ns
 from pyprof.fleet.agent.process_rules import NOT_RECORDED
 from pyprof.fleet.agent.process_table import ObservedProcess
-from pyprof.fleet.agent.scale_to_processor_time import ProcessClocks, ProcessTime, with_exact_sums
+from pyprof.fleet.agent.scale_to_cpu_time import ProcessClocks, ProcessTime, with_exact_sums
 from pyprof.fleet.agent.windows import excess_seconds
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.marker_frames import LATE, NO_SAMPLE

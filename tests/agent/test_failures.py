@@ -20,7 +20,7 @@ import pytest
 
 from pyprof.fleet import systemd
 from pyprof.fleet.agent import spool_query
-from pyprof.fleet.configuration import TimeSpan
+from pyprof.fleet.toml_config_files import TimeSpan
 from tests.agent import unit_filter
 from tests.agent.push.receivers import Said, receiver
 from tests.agent.test_agent_live import BUSY, CLOCKED, processor_ns

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from pyprof.fleet.storage_calls import has_room
+from pyprof.fleet.file_system_calls import has_room
 from tests.agent.test_agent_live import BUSY
 from tests.server.serving import free_port
 from tests.small_disk import fill, only_root, small_disk

@@ -9,14 +9,14 @@ import time
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
-from pyprof.fleet.agent import health, http_page, spool
+from pyprof.fleet.agent import health, http_endpoints, spool
 from pyprof.fleet.agent.health import Conditions, Health
-from pyprof.fleet.agent.http_page import ADDRESS, HttpPages
+from pyprof.fleet.agent.http_endpoints import ADDRESS, HttpPages
 from pyprof.fleet.agent.metrics import COUNTERS, GAUGES, PREFIX
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.loss_reason_table import SPOOL
+from pyprof.problem_counters import Diagnostics
 from tests.exporters.profiles import golden
 
 LINE = re.compile(r'([a-z_]+)(?:\{([a-z]+)="([a-z_]+)"\})? (-?[0-9.e+]+)')
@@ -93,8 +93,8 @@ def test_agent_is_unwell_when_its_loop_stands_still_or_windows_stay_away(monkeyp
 
 
 def test_pages_are_answered_on_this_host_also_while_others_ask_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_page, "_PATIENCE_S", 600.0)
-    monkeypatch.setattr(http_page, "_LOOK_S", 600.0)  # shutdown must not wait for the next check
+    monkeypatch.setattr(http_endpoints, "_PATIENCE_S", 600.0)
+    monkeypatch.setattr(http_endpoints, "_LOOK_S", 600.0)  # shutdown must not wait for the next check
     well, _ = made()
     pages = HttpPages(0, {"/metrics": well.metrics_page, "/healthz": well.page})
     try:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.fleet.agent import requested_recordings
 from pyprof.fleet.agent.config import parse as parse_config
@@ -33,6 +32,7 @@ from pyprof.fleet.agent.requested_recordings import OnDemand, RecordedNow
 from pyprof.fleet.cli.agent_record import _AgentRequest
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Profile
+from pyprof.problem_counters import Diagnostics
 from pyprof.session import recording_factory
 from tests.agent.test_control_protocol import REQUEST, connected, listening, said
 from tests.cli.support import PYPROF

@@ -11,7 +11,7 @@ import pytest
 from pyprof.errors import UsageError
 from pyprof.fleet.agent.config import parse
 from pyprof.fleet.cli import agent
-from pyprof.fleet.configuration import BadConfig
+from pyprof.fleet.toml_config_files import BadConfig
 
 RULE = '[[rule]]\nname = "*"\n'
 LIES = {

@@ -14,12 +14,12 @@ import pytest
 
 from pyprof.collectors.linux import procfs
 from pyprof.fleet.agent import process_table
-from pyprof.fleet.agent.budget import BudgetControl
 from pyprof.fleet.agent.config import parse
-from pyprof.fleet.agent.effort_controller import CostBudget
 from pyprof.fleet.agent.health import Conditions, OwnCpu
+from pyprof.fleet.agent.overhead_budget import BudgetControl
 from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, SamplingChoice, judge
 from pyprof.fleet.agent.process_table import Facts, ObservedProcess, ProcessTable, RuleSelection, choose_cgroup
+from pyprof.fleet.agent.sampling_effort_controller import CostBudget
 from pyprof.fleet.cli.agent_administration import _health
 from pyprof.lazy_dataclasses import replace
 from tests.chance import most

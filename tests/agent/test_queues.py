@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.fleet.agent.spool import Caps, Spool
 from pyprof.fleet.agent.spool_status import forget, queues
-from pyprof.fleet.configuration import BadConfig
+from pyprof.fleet.toml_config_files import BadConfig
+from pyprof.problem_counters import Diagnostics
 from tests.agent.filled import MINUTE_NS, segment
 from tests.exporters.profiles import golden
 from tests.warm import run

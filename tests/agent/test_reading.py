@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError, PyprofError
 from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict
 from pyprof.fleet.agent.spool_query import parts, profile_of, rooted, segments, services
 from pyprof.fleet.agent.spool_status import state
 from pyprof.fleet.agent.windows import labelled
 from pyprof.fleet.agent.windows import segments as split
-from pyprof.fleet.configuration import TimeSpan
+from pyprof.fleet.toml_config_files import TimeSpan
 from pyprof.importers import pprof_tables
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Profile, ValueType
+from pyprof.problem_counters import Problem
 from tests.agent.filled import MINUTE_NS, marked, opened, segment
 from tests.exporters.profiles import golden
 from tests.exporters.support import export

@@ -19,10 +19,10 @@ from pyprof.collector_control import Stride
 from pyprof.errors import AccessDenied
 from pyprof.fleet.agent.agent import Agent
 from pyprof.fleet.agent.config import parse
-from pyprof.fleet.agent.effort_controller import FIRST_SETTLING
+from pyprof.fleet.agent.process_group_recording import SampledGroup
 from pyprof.fleet.agent.process_table import ProcessTable
-from pyprof.fleet.agent.sampled_group import SampledGroup
-from pyprof.fleet.agent.scale_to_processor_time import ProcessTime
+from pyprof.fleet.agent.sampling_effort_controller import FIRST_SETTLING
+from pyprof.fleet.agent.scale_to_cpu_time import ProcessTime
 from pyprof.fleet.agent.windows import WindowClock, WindowPart
 from pyprof.model.profile import Profile
 from pyprof.session import recording_factory
@@ -130,7 +130,7 @@ def test_first_window_begins_before_the_files_of_processes_are_read() -> None:
     group._clocks = host.clocks
     group._table = SimpleNamespace(matching=lambda _: host.processes)  # type: ignore[assignment]
     now = SimpleNamespace(monotonic_ns=lambda: host.now_ns + 1, monotonic=time.monotonic)
-    with mock.patch("pyprof.fleet.agent.sampled_group.time", now):
+    with mock.patch("pyprof.fleet.agent.process_group_recording.time", now):
         group._begin_clocks()
         start_ns = host.now_ns
         for _ in range(2):
@@ -278,7 +278,7 @@ def test_time_is_in_the_spool_once_if_a_part_of_the_recording_is_lost(spent_ns: 
         host.clocks.read_near_end(host.processes)
         recording.span_ns = recording.span_ns[0], host.now_ns + 1
 
-    with mock.patch("pyprof.fleet.agent.sampled_group.time", of_group):
+    with mock.patch("pyprof.fleet.agent.process_group_recording.time", of_group):
         begin()
         for event in [*events, "window"]:
             pass_step()

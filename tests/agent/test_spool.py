@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import OutputError
 from pyprof.fleet.agent import spool as spool_module
 from pyprof.fleet.agent.spool import LARGE, MANY, OLD, REFUSED, SO_FAR, STRANGE, Caps, Restore, Spool, SpoolSegment
-from pyprof.fleet.storage_calls import Disk, locked
+from pyprof.fleet.file_system_calls import Disk, locked
 from pyprof.fleet.wire.segment_names import SegmentName
+from pyprof.problem_counters import Diagnostics
 
 DAY_NS = 86_400 * 10**9
 

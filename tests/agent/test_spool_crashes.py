@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent.spool import FULL, MANY, NOT_WRITTEN, Caps, Spool, SpoolSegment
-from pyprof.fleet.storage_calls import Disk
+from pyprof.fleet.file_system_calls import Disk
 from pyprof.fleet.wire.segment_names import SegmentName
+from pyprof.problem_counters import Diagnostics
 from tests.agent.crashing import Crash, CrashingDisk
 
 PLACES = ("", "queue/near", "queue/far")

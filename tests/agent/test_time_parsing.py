@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pyprof.errors import UsageError
 from pyprof.fleet.agent.windows import WindowClock
-from pyprof.fleet.configuration import TimeSpan, moment, span
+from pyprof.fleet.toml_config_files import TimeSpan, moment, span
 from pyprof.fleet.wire.segment_names import SegmentName, folder_of
 
 NOW = datetime.datetime(2026, 11, 23, 15, 30)

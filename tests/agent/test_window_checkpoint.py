@@ -14,7 +14,7 @@ import pytest
 
 from pyprof.fleet.agent.process_rules import RuleVerdict
 from pyprof.fleet.agent.process_table import ProcessLabels
-from pyprof.fleet.agent.scale_to_processor_time import ProcessTime
+from pyprof.fleet.agent.scale_to_cpu_time import ProcessTime
 from pyprof.fleet.agent.windows import WindowPart, labelled, packed, restored, segments
 from pyprof.importers import pprof
 from pyprof.lazy_dataclasses import replace

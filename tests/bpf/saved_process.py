@@ -13,7 +13,6 @@ from pyprof.collectors.bpf import ring_buffer_records
 from pyprof.collectors.bpf.kernel_program import pack_offsets
 from pyprof.collectors.bpf.recorded_processes import build_frame_rows
 from pyprof.collectors.postmortem.core_process import CoreFileProcess
-from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.bpf_frame_decoder import PythonInKernel
 from pyprof.interpreters.cpython.detection import CPythonFileCache
@@ -27,6 +26,7 @@ from pyprof.objfile.core_file import AT_EXECFN, CoreMemory, SavedRange, read_not
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.elf_sections import PF_X
 from pyprof.objfile.mapped_object_files import ImageStore
+from pyprof.problem_counters import Diagnostics
 from tests.bpf.user_space import Ran, UserSpace
 from tests.core.making import kernel_writes_here
 from tests.support import missing, need

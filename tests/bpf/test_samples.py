@@ -17,8 +17,8 @@ from pyprof.collectors.bpf.ring_buffer_records import STACK_SLACK, LossReason
 from pyprof.collectors.bpf.samples_from_ring import BpfSource
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.ring_buffer_records import list_online_cpus
-from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.bpf_frame_decoder import MAX_ROWS
+from pyprof.problem_counters import Diagnostics
 from tests import warm
 from tests.chance import most
 from tests.interpreters.known_calls import record_calls

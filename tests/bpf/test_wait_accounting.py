@@ -16,8 +16,8 @@ from pyprof.collectors.combined.combined_collector import CombinedCollector
 from pyprof.collectors.perf.kernel_collector import KernelCollector
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.targets.process_selection import select_processes
-from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, TargetOptions
+from pyprof.problem_counters import Diagnostics
 from tests.chance import poisson_bounds
 from tests.interpreters.pythons import KINDS, PROGRAMS, Python
 from tests.live.support.recording import running

@@ -13,9 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.objfile.byte_source import BytesSource
+from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize.breakpad_names import SymbolFileNames
 from pyprof.tools.breakpad_writer import SymbolWriter
 

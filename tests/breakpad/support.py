@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.objfile.byte_source import BytesSource
+from pyprof.problem_counters import Diagnostics
 
 HEAD = "MODULE Linux x86_64 4FFB3F8C0A4D4EF6B2A9E0C35E4F1A6B0 a program\n"
 

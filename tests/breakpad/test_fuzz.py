@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import AARCH64, ARM, I386, X86_64, Arch
 from pyprof.objfile import breakpad_index
 from pyprof.objfile.breakpad_records import WinRecord
 from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.objfile.byte_source import BytesSource
+from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize.breakpad_names import SymbolFileNames
 from pyprof.tools.breakpad_writer import SymbolWriter
 from pyprof.unwind.formats.breakpad_postfix_expressions import PostfixFailed, run_program

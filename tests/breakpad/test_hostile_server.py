@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.objfile import breakpad_symbol_search, io_deadline, symbol_servers
 from pyprof.objfile.symbol_servers import MAX_REDIRECTS, SymbolServer
+from pyprof.problem_counters import Diagnostics
 
 pytestmark = pytest.mark.system
 

@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.ptrace.collector import PtraceCollector
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.unwind_result import StackEnd, Walk, lookup_pc
 from pyprof.objfile.breakpad_symbol_search import SymbolStore
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import CollectOptions, UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.tools.breakpad_writer import SymbolWriter
 from pyprof.unwind.formats.breakpad_stack_cfi import breakpad_reader
 from pyprof.unwind.module_unwind_sources import add_symbol_reader

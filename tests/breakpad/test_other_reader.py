@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.elf_file import ElfFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.breakpad_stack_cfi import StackCfi
 from pyprof.unwind.module_unwind_sources import READERS
 from pyprof.unwind.rule_text import format_rule_fields

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import FormatError
 from pyprof.objfile import breakpad_index
 from pyprof.objfile.breakpad_records import FuncRecord, InlineRecord, LineRecord, ModuleRecord, WinRecord
+from pyprof.problem_counters import Diagnostics, Problem
 from tests.breakpad.support import HEAD, symbol_file
 
 SMALL = """\

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import AARCH64, ARM, I386, X86_64, Arch
 from pyprof.model.unwind_result import Trust
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.breakpad_stack_cfi import StackCfi
 from pyprof.unwind.rule_cache import SLOW, encode_fast_rule
 from pyprof.unwind.rule_text import describe_rule

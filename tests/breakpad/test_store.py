@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.model.address_space import Module, StatedId
 from pyprof.objfile.base import AbsentFile
 from pyprof.objfile.breakpad_records import breakpad_id, hash_text, is_same_id
 from pyprof.objfile.breakpad_symbol_search import DIFFERS, SymbolStore
 from pyprof.objfile.elf_file import ElfFile
+from pyprof.problem_counters import Diagnostics
 from tests.support import build
 
 pytestmark = pytest.mark.system

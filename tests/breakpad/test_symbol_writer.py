@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.objfile.byte_source import BytesSource
+from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize.breakpad_names import SymbolFileNames
 from pyprof.symbolize.demangle import demangle
 from pyprof.tools.breakpad_writer import SymbolWriter, Written

@@ -21,11 +21,11 @@ from pyprof.cli.record_run import Progress
 from pyprof.cli.terminal_output import advice
 from pyprof.cli.terminal_summary import brief, report
 from pyprof.collectors.base import CollectorStats, PauseLog
-from pyprof.diagnostics import Problem
 from pyprof.model.loss_reason_texts import Note, make_note, problem
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Profile, ThreadInfo
 from pyprof.model.summary import NOT_SAMPLED_LABEL, FunctionsMissing, Language, ModuleSummary, Shown, Stops, Summary
+from pyprof.problem_counters import Problem
 from tests.cli.support import PYPROF
 from tests.exporters.profiles import Builder, code, marker
 from tests.model.test_functions import web_server

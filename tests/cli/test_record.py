@@ -19,7 +19,7 @@ from pyprof.cli.window_writer import WindowOptions, WindowWriter
 from pyprof.exporters import registry
 from pyprof.exporters.base import ExportOptions
 from pyprof.lazy_dataclasses import replace
-from pyprof.model.reason_texts import make_note
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.summary import Summary
 from pyprof.options import RecordOptions
 from pyprof.session.recording import Recorded

@@ -13,9 +13,9 @@ from pyprof.collectors.ptrace.sampled_process import TracedProcess
 from pyprof.collectors.ptrace.sampled_thread import Outcome, StoppedThread
 from pyprof.collectors.ptrace.thread_stop import Stopper
 from pyprof.collectors.thread_start_times import Identities
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 
 
 @dataclass

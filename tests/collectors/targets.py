@@ -14,9 +14,9 @@ import numpy as np
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.collector import PtraceCollector
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 
 MAX_S = 100.0
 

@@ -20,9 +20,9 @@ from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.targets import attach_checks
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess, NotTraceable, PyprofError, UnsupportedArchitecture
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 from tests.support import missing
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

@@ -19,7 +19,7 @@ from pyprof.collectors.linux.child_processes import (
     parse_event,
 )
 from pyprof.collectors.ptrace import collector as ptrace
-from pyprof.diagnostics import Diagnostics
+from pyprof.problem_counters import Diagnostics
 from tests.collectors.conftest import Start
 from tests.collectors.targets import Recording, go_then_wait, record
 from tests.support import missing

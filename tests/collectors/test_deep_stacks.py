@@ -25,12 +25,12 @@ from pyprof.collectors.ptrace.sampled_thread import StackShape
 from pyprof.collectors.ptrace.stack_copy import StackCopy
 from pyprof.collectors.targets.address_spaces import MapsEvidence
 from pyprof.collectors.targets.mapping_changes import StackMapping
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import X86_64
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackBeyondCopy
 from pyprof.model.unwind_result import StackEnd, Walk
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder
 from tests.unwind.made_stacks import BASE, FUNCTION, SPAN, HandImages, HandSource, little_elf, reader_of

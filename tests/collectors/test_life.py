@@ -17,9 +17,9 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.sampled_process import TracedProcess
 from pyprof.collectors.thread_start_times import Identities
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleKind
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 from tests.collectors.conftest import Start
 from tests.collectors.targets import MAX_S, Recording, go_then_wait, record, samples
 from tests.support import PROGRAMS, build, need

@@ -21,8 +21,8 @@ from pyprof.collectors.ptrace import native_sampling_loop
 from pyprof.collectors.ptrace.native_sampling_data import Round, StopReads
 from pyprof.collectors.ptrace.native_sampling_loop import NativeRounds
 from pyprof.collectors.ptrace.running_threads import OnCpuTurns
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleKind
+from pyprof.problem_counters import Diagnostics
 from tests.collectors.conftest import Start
 from tests.collectors.targets import Enough, Recording, collecting, feedback, record, stops
 

@@ -19,9 +19,9 @@ from pyprof.collectors.ptrace.sampled_thread import ProcessorUse, Thread
 from pyprof.collectors.ptrace.sampling_loop import ThreadSampler
 from pyprof.collectors.ptrace.thread_stop import Stopper
 from pyprof.collectors.thread_start_times import Identities
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 from tests.chance import share_margin
 from tests.live.support.recording import record, running
 

@@ -20,12 +20,12 @@ from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.registry import COLLECTORS, can_report_wakers, can_show_kernel, list_names, open_collector
 from pyprof.collectors.sampling_source_plan import PlanFacts, ProcessFacts
 from pyprof.collectors.targets.process_selection import InterpreterReaders, Request, Selection, select_processes
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import AccessDenied, NoSuchProcess, PyprofError, UsageError
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.arch import AARCH64
 from pyprof.model.loss_reason_texts import make_note
 from pyprof.options import AUTO, CollectOptions, TargetOptions
+from pyprof.problem_counters import Diagnostics
 
 OPTIONS = CollectOptions()
 LEVEL2 = PlanFacts("x86_64", (6, 12), perf_user_only=True)

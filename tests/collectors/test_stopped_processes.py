@@ -11,9 +11,9 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, build_sta
 from pyprof.collectors.linux.sampled_arch import WIDE
 from pyprof.collectors.ptrace.sampled_processes import Targets
 from pyprof.collectors.thread_start_times import Identities
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleKind
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 
 ENDED = 4_194_304
 """A pid above the kernel's maximum, which no process has."""

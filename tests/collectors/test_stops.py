@@ -13,8 +13,8 @@ from pyprof.collectors.linux import interrupted_syscalls, libc
 from pyprof.collectors.linux.interrupted_syscalls import INTERRUPTED, RESTARTED
 from pyprof.collectors.ptrace.sampled_thread import MAX_STOP_WAIT_NS, Outcome
 from pyprof.collectors.targets.command_launch import launch
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleKind
+from pyprof.problem_counters import Diagnostics
 from tests.collectors.conftest import Start
 from tests.collectors.stopping import Stopping, stopping
 from tests.collectors.targets import collecting, feedback, go_then_wait, record, rounds, samples, stops, wait_asleep

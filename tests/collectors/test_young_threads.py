@@ -15,9 +15,9 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.ptrace.sampled_process import TracedProcess
 from pyprof.collectors.ptrace.sampled_thread import ShortThreads
 from pyprof.collectors.thread_start_times import Identities
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import native_arches
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 from tests.chance import share_margin
 from tests.collectors.conftest import Start
 from tests.live.support.recording import record, running

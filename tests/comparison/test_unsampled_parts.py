@@ -11,7 +11,7 @@ import pytest
 from pyprof.cli.comparison_table import table
 from pyprof.comparison.result import Comparison
 from pyprof.exporters.comparison_file import write_csv, write_json
-from pyprof.fleet.agent.scale_to_processor_time import ProcessTime, with_exact_sums
+from pyprof.fleet.agent.scale_to_cpu_time import ProcessTime, with_exact_sums
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import Profile
 from tests.comparison.simulated import recording

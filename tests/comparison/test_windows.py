@@ -13,8 +13,8 @@ from pyprof.comparison.result import Comparison
 from pyprof.comparison.significance import ODDS
 from pyprof.exporters.comparison_file import write_json
 from pyprof.lazy_dataclasses import replace
+from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import Profile
-from pyprof.model.reason_texts import make_note
 from tests.comparison.simulated import SHARES, recording
 
 PERIOD = 40

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyprof.collectors.postmortem.core_process import CoreFileProcess
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.objfile.core_file import CoreMemory, read_notes
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.session import Session
 from tests.core.making import crash, folder
 from tests.core.writer import CoreWriter, Load, R, W, X

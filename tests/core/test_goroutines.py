@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.postmortem.saved_thread_collector import SavedThread, SavedThreads
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.model.interpreter_reader_protocols import GoroutineOffsets
 from pyprof.model.sample_batch import GOROUTINE_WORD
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core_file import make_saved_memory
+from pyprof.problem_counters import Diagnostics
 
 START, CURRENT, MACHINE, GOROUTINE, SP = 0x10000, 0x10100, 0x10200, 0x10400, 0x10800
 OFFSETS = GoroutineOffsets(tls=-8, m=48, g0=0, gsignal=80, curg=192, sched=56)

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.postmortem.core_process import CoreFileProcess
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, UnsupportedArchitecture
 from pyprof.model.arch import AARCH64, ARCHES, S390X
 from pyprof.objfile.core_file import CoreMemory, CoreNotes, MappedFile, read_notes
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.target_memory_structs import LinkedObject, read_linked_objects
+from pyprof.problem_counters import Diagnostics
 from tests.core.writer import NT_ARM_PAC_MASK, NT_FILE, NT_FPREGSET, NT_PRPSINFO, NT_SIGINFO, CoreWriter, Load, R, W, X
 
 pytestmark = [pytest.mark.matrix, pytest.mark.system]

@@ -12,7 +12,7 @@ from pyprof.errors import PyprofError
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import DeadTarget, UnwindOptions
-from pyprof.session.post_mortem import examined
+from pyprof.session.core_and_crash_dump_profile import examined
 from pyprof.session.worker.worker_process import Worker, WorkerDied, forked, spawned
 from pyprof.unwind.unwinder import Unwinder
 from tests.core.making import Core, crash

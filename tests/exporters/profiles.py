@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from hypothesis import strategies as st
 
-from pyprof.diagnostics import Problem
 from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import ModuleSummary, Shown, Stops, Summary
 from pyprof.model.unwind_result import Trust
+from pyprof.problem_counters import Problem
 
 START_NS = 1_700_000_000_123_456_789
 PERIOD_NS = 10_000_000

@@ -19,14 +19,13 @@ from pyprof.collectors.gdb_stub.target_modules import parse_libraries
 from pyprof.collectors.gdb_stub.threads import parse_description
 from pyprof.collectors.linux.interrupted_syscalls import parse_syscall
 from pyprof.collectors.linux.procfs import parse_maps, parse_stat
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError, RemoteError
 from pyprof.fleet.agent import control_socket
 from pyprof.fleet.agent.control_socket import ControlRefused
 from pyprof.fleet.agent.push.otlp_parca_pyroscope import check_exported
 from pyprof.fleet.agent.push.segment_to_pprof import check_empty
 from pyprof.fleet.wire.push_client import MAX_WAIT_S, wait_s
-from pyprof.fleet.wire.push_verdicts import NotSent, RefusedForGood
+from pyprof.fleet.wire.push_response_verdicts import NotSent, RefusedForGood
 from pyprof.importers import collapsed, otlp, perf, pprof, pyroscope_parca_requests, speedscope
 from pyprof.interpreters.cpython.code_objects import CodeReader, find_line
 from pyprof.interpreters.cpython.layout import LAYOUTS, LineTableFormat
@@ -46,8 +45,9 @@ from pyprof.objfile.elf_sections import inflate_debugdata, inflate_section, infl
 from pyprof.objfile.jitdump import JitdumpReader
 from pyprof.objfile.minidump import read_microdump, read_minidump
 from pyprof.objfile.pe import PeFile, PeImage, find_windows_module
+from pyprof.problem_counters import Diagnostics
 from pyprof.recording.column_blocks import unpack_columns
-from pyprof.runtime_code.registered_code import code_ranges
+from pyprof.runtime_code.gdb_jit_and_libunwind_code import code_ranges
 from pyprof.symbolize.demangle import demangle, is_harmless
 from pyprof.symbolize.dwarf_attribute_forms import Deadline, OutOfTime
 from pyprof.symbolize.dwarf_source_lines import SourceLines

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.linux import procfs
-from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.mapped_object_files import ImageStore
+from pyprof.problem_counters import Diagnostics
 from tests.cli.support import BUSY, PYPROF, python
 from tests.live.support.recording import running
 from tests.support import PROGRAMS, build, missing

@@ -46,7 +46,10 @@ ALLOWED = {
     ("profiler/fleet/server/query/query_api.py", "open"): "a file that was just made in a folder of its own",
     ("profiler/fleet/cli/demo_fleet.py", "open"): "a descriptor that was just made, in a folder of its own",
     ("profiler/fleet/server/http_app.py", ".read_bytes"): "the page's own files",
-    ("profiler/fleet/server/store/local_store.py", "os.open"): "the lock of the database, in the folder of the server",
+    (
+        "profiler/fleet/server/store/local_database.py",
+        "os.open",
+    ): "the lock of the database, in the folder of the server",
     ("profiler/fleet/agent/control_socket.py", "os.open"): "the spool's folder, for its path only",
     ("profiler/fleet/cli/agent_administration.py", "open"): "a segment of the spool",
     ("profiler/fleet/agent/push/sink_queues.py", "open"): "a segment of the spool, where nobody else gives names",

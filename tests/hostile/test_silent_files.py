@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.model.jit_code_map import ALWAYS
 from pyprof.objfile import io_deadline, untrusted_file_access
 from pyprof.objfile.byte_source import FileSource, GrowingFile
 from pyprof.objfile.mapped_object_files import SILENT
+from pyprof.problem_counters import Diagnostics
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.perf_map_and_jitdump import PerfMapCode
 from tests.cli.support import PYPROF

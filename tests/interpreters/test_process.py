@@ -20,7 +20,6 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.linux.procfs import ProcDir
 from pyprof.collectors.targets.address_spaces import SpaceTracker
-from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.base import InterpreterContext
 from pyprof.interpreters.cpython.bpf_frame_decoder import FrameRowReader, hash_words, head_words
 from pyprof.interpreters.cpython.detection import CPythonFileCache
@@ -34,6 +33,7 @@ from pyprof.model.address_space import AddressSpace, Mapping, Module, ReadMemory
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.interpreter_reader_protocols import FrameRows
 from pyprof.objfile.mapped_object_files import ImageStore
+from pyprof.problem_counters import Diagnostics
 from tests.interpreters.pythons import HERE, Python, pythons
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]

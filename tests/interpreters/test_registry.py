@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.errors import FormatError
 from pyprof.interpreters.base import Detected, Interpreter, InterpreterContext, LiveProcess, NotBegun
 from pyprof.interpreters.cpython.code_objects import PythonCode
@@ -18,6 +17,7 @@ from pyprof.interpreters.registry import KINDS, Interpreters, ProcessReaders
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, SampleState
 from pyprof.model.interpreter_reader_protocols import FrameReadPlan, Gather
+from pyprof.problem_counters import Diagnostics, Finding
 
 pytestmark = [pytest.mark.live, pytest.mark.matrix, pytest.mark.system]
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.interpreters.detection_symbols import Symbol
 from pyprof.interpreters.waiting_goroutines import WaitingGoroutine, is_unchanged, read_goroutines
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.thread_stacks import ThreadStack
 from pyprof.model.unwind_result import StackEnd
+from pyprof.problem_counters import Diagnostics
 
 SYMBOLS = [Symbol(b"runtime.allgs", 8, 24), Symbol(b"runtime.waitReasonStrings", 32, 64)]
 LIST, TEXT, FIRST, SIZE = 0x80, 0x100, 0x200, 0x100

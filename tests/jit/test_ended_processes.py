@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.linux import procfs
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, ProgramImage
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

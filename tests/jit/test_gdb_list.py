@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import ARM, I386, X86_64, Arch
 from pyprof.model.jit_code_map import ALWAYS
 from pyprof.objfile.elf_memory_image import relocate_memory_object
+from pyprof.problem_counters import Diagnostics
 from pyprof.runtime_code.base import CodeScan
-from pyprof.runtime_code.registered_code import GdbCode, code_ranges
+from pyprof.runtime_code.gdb_jit_and_libunwind_code import GdbCode, code_ranges
 from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.symbolize.symbol_table import SymbolTable
 from pyprof.unwind.formats.gdb_jit import DESCRIPTOR, MAX_ENTRIES, JitEntry, read_list, read_object

@@ -10,15 +10,15 @@ from bisect import bisect_right
 import numpy as np
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.unwind_result import StackEnd, Walk
+from pyprof.problem_counters import Diagnostics
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.hotspot.code_cache import Blob, read_stubs
-from pyprof.runtime_code.hotspot.managed_runtime import HotspotCode
+from pyprof.runtime_code.hotspot.java_code_source import HotspotCode
 from pyprof.runtime_code.hotspot.methods import read_unsigned5, show_class
 from pyprof.runtime_code.hotspot.unwind_rules import Codelet, FrameRules
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS, VmMemory

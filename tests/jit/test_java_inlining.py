@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pyprof.runtime_code.hotspot.active_inlined_methods import SampledScopes
 from pyprof.runtime_code.hotspot.methods import InlineScopes
-from pyprof.runtime_code.hotspot.sampled_scopes import SampledScopes
 from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs, read_flag
 from tests.cli.support import pyprof
 from tests.jit.memory import Memory

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import X86_64
 from pyprof.model.jit_code_map import ALWAYS
 from pyprof.model.unwind_result import Trust
 from pyprof.objfile.jitdump import JitdumpReader, Loaded, Moved
+from pyprof.problem_counters import Diagnostics
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.perf_map_and_jitdump import JitdumpCode
 from tests import warm

@@ -6,13 +6,13 @@ import struct
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, ReadMemory
 from pyprof.model.arch import X86_64
 from pyprof.model.jit_code_map import ALWAYS
-from pyprof.runtime_code import registered_code as code_libunwind
+from pyprof.problem_counters import Diagnostics
+from pyprof.runtime_code import gdb_jit_and_libunwind_code as code_libunwind
 from pyprof.runtime_code.base import CodeScan
-from pyprof.runtime_code.registered_code import LibunwindCode
+from pyprof.runtime_code.gdb_jit_and_libunwind_code import LibunwindCode
 from pyprof.unwind.formats.libunwind_registrations import LIST as LIST_NAME
 from pyprof.unwind.formats.libunwind_registrations import RegionFormat
 from tests.jit.memory import Memory

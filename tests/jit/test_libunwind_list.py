@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import AARCH64, I386, X86_64, Arch
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.libunwind_registrations import (
     MAX_INFOS,
     DynReader,

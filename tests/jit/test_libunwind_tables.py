@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM, X86_64, Arch
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.libunwind_registrations import (
     DynInfo,
     Head,

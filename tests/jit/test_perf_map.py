@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.model.jit_code_map import ALWAYS, NamedRanges
 from pyprof.objfile import byte_source
 from pyprof.objfile.byte_source import GrowingFile
 from pyprof.objfile.untrusted_file_access import open_below
+from pyprof.problem_counters import Diagnostics
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.perf_map_and_jitdump import PerfMapCode
 from pyprof.runtime_code.process_code import perf_map_head

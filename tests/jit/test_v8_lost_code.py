@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.model.unwind_result import StackEnd, Trust, Walk
+from pyprof.problem_counters import Diagnostics
 from pyprof.runtime_code.base import CodeScan
-from pyprof.runtime_code.v8.managed_runtime import V8Code
+from pyprof.runtime_code.v8.javascript_code_source import V8Code
 from tests.jit.js_engine import BASE, MadeHeap
 from tests.jit.memory import Memory
 from tests.unwind.made_stacks import MadeLane, batch_of

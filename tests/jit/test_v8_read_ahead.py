@@ -8,17 +8,17 @@ from typing import cast
 import numpy as np
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import X86_64
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.unwind_result import StackEnd, Trust, Walk
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
-from pyprof.runtime_code.v8.js_frames import UNREAD, find_calls
-from pyprof.runtime_code.v8.managed_runtime import MIN_REST_NS, V8Code
+from pyprof.runtime_code.v8.javascript_code_source import MIN_REST_NS, V8Code
+from pyprof.runtime_code.v8.javascript_frames import UNREAD, find_calls
 from tests.jit.js_engine import BASE, BASELINE, CODE, MadeHeap
 from tests.jit.memory import Memory
 from tests.unwind.made_stacks import MadeLane, batch_of

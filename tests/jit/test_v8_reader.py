@@ -10,7 +10,7 @@ import pytest
 
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
-from pyprof.runtime_code.v8.js_frames import UNREAD
+from pyprof.runtime_code.v8.javascript_frames import UNREAD
 from pyprof.runtime_code.v8.script_functions import find_by_bytecode, find_script_list, read_script_list
 from pyprof.runtime_code.v8.unwind_rules import Builtins, V8FrameRules
 from pyprof.unwind.rule_text import describe_rule

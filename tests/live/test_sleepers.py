@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleKind
 from pyprof.model.unwind_result import StackEnd
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.unwinder import Unwinder
 from tests.collectors.targets import record, wait_asleep
 from tests.live.support.ladders import folder

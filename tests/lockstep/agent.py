@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from pyprof.fleet.agent import spool_query
-from pyprof.fleet.configuration import TimeSpan
+from pyprof.fleet.toml_config_files import TimeSpan
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.model.profile import Profile
 from tests.lockstep.shares import Share, Truth, lockstep_program

@@ -23,9 +23,9 @@ from pyprof.collectors.perf.per_thread_events import FOREVER_NS, RingReader
 from pyprof.collectors.perf.random_sampling import LIFE_PERIODS, RandomRates
 from pyprof.collectors.perf.ring_buffer_records import CPU, MIN_RING, TIME, Scan, list_online_cpus, open_rings
 from pyprof.collectors.ptrace.collector import PtraceCollector
-from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 
 F64 = npt.NDArray[np.float64]
 _REFERENCE = 20_000

@@ -24,8 +24,8 @@ from pyprof.collectors.perf.ring_buffer_records import list_online_cpus
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.targets.process_selection import Selection
 from pyprof.collectors.thread_start_times import Identities
-from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 from tests.live.support.recording import running
 from tests.perf.opening import open_perf
 from tests.support import PROGRAMS, build

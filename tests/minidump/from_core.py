@@ -12,11 +12,11 @@ from pathlib import Path
 
 from pyprof.cli.main import run
 from pyprof.collectors.postmortem.core_process import CoreFileProcess
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import Module
 from pyprof.objfile.breakpad_records import breakpad_id
 from pyprof.objfile.core_file import CoreMemory
 from pyprof.objfile.elf_file import ElfFile
+from pyprof.problem_counters import Diagnostics
 from tests.core.making import Core, folder
 from tests.minidump.writer import Microdump, MinidumpWriter, context, elf_record, pdb70
 

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pyprof.collectors.postmortem.crash_dump_process import DumpedProcess
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.options import DEFAULT_SOURCES, SCAN, UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.session import Session
 from tests.core.making import crash
 from tests.minidump.from_core import microdump, minidump, symbols

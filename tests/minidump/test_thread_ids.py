@@ -8,10 +8,10 @@ from types import FrameType
 from typing import Any
 
 from pyprof.collectors.postmortem.crash_dump_process import DumpedProcess, _with_ids_of_their_own
-from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core_file import SavedMemory
 from pyprof.objfile.crash_dump import CrashDump, DumpThread
+from pyprof.problem_counters import Diagnostics
 from tests.minidump.writer import MinidumpWriter
 
 

@@ -16,11 +16,10 @@ import pytest
 from pyprof.cli.terminal_output import refuse
 from pyprof.collectors.bpf.ring_buffer_records import LossReason
 from pyprof.collectors.combined.combined_collector import _CHANGES
-from pyprof.diagnostics import Problem
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError
 from pyprof.exporters.flamegraph import WORDS
 from pyprof.fleet.agent.control_socket import ControlRefused
-from pyprof.fleet.wire.push_verdicts import LATER, REFUSED
+from pyprof.fleet.wire.push_response_verdicts import LATER, REFUSED
 from pyprof.model.fleet_loss_reasons import ASKS
 from pyprof.model.interpreter_frames import PARTIAL
 from pyprof.model.loss_reason_texts import (
@@ -45,6 +44,7 @@ from pyprof.model.loss_reason_texts import (
 from pyprof.model.reason_type import Reason
 from pyprof.model.summary import NOT_SAMPLED_LABEL, PARTLY_READ, Summary, lacks
 from pyprof.model.unwind_result import StackEnd
+from pyprof.problem_counters import Problem
 from pyprof.session.worker.file_broker_client import FILES_NOT_OPENED
 from pyprof.session.worker.sandbox import SHARED_USER, UNCONFINED
 from pyprof.unwind.formats.cfi_sections import BROKEN_TABLE, NO_TABLE

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import Mapping, Module
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.mapped_object_files import Image
 from pyprof.objfile.untrusted_file_access import Rights
+from pyprof.problem_counters import Diagnostics
 from tests.objfile.live import library, where
 from tests.support import need
 

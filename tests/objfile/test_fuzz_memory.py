@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.objfile.mapped_object_files import ImageStore
+from pyprof.problem_counters import Diagnostics
 from tests.objfile.live import library, where
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.system]

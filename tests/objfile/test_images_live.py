@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace, Mapping, ProgramImage
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.elf_memory_image import read_own_vdso, rebuild_image
 from pyprof.objfile.mapped_object_files import DIFFERS, Image, ImageStore
+from pyprof.problem_counters import Diagnostics
 from tests.objfile.live import Live, library, running, symbol, where
 from tests.support import missing, need
 

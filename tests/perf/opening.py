@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyprof.collectors.perf.cpu_wide_events import choose_scope
 from pyprof.collectors.perf.kernel_collector import ChooseScope, KernelCollector, KernelRecords, PerfSamples
 from pyprof.collectors.thread_start_times import Identities
-from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 
 
 def open_perf(

@@ -25,9 +25,9 @@ from pyprof.collectors.perf.per_thread_events import FOREVER_NS
 from pyprof.collectors.perf.ring_buffer_records import EXIT, LOST, Ring, Scan, list_online_cpus, parse_lost, scan_ring
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.targets.process_selection import select_processes
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import NoSuchProcess
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.session import Session
 from tests.chance import poisson_bounds
 from tests.live.support.ladders import ladder

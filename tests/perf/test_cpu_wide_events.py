@@ -20,8 +20,8 @@ from pyprof.collectors.perf.event_attributes import choose_event
 from pyprof.collectors.perf.event_manager import EventManager
 from pyprof.collectors.perf.per_thread_events import EVERY_THREAD, RingReader
 from pyprof.collectors.perf.ring_buffer_records import MIN_RING, list_online_cpus, open_rings
-from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 from tests.bpf.test_pressure import until_ran
 from tests.live.support import recording as native
 from tests.live.support.ladders import ladder

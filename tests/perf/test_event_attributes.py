@@ -23,8 +23,8 @@ from pyprof.collectors.perf.processes_from_records import TrackedProcesses
 from pyprof.collectors.perf.records_to_batches import BatchMaker
 from pyprof.collectors.perf.ring_buffer_records import Rings, Scan, list_online_cpus, read_samples, scan_ring
 from pyprof.collectors.thread_start_times import Identities
-from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 from tests.support import missing
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

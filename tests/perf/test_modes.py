@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import AARCH64, I386, X86_64, Arch
 from pyprof.model.marker_frames import Blocked
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize.kernel_symbols import HIDDEN, KernelNames
 from tests import warm
 from tests.bpf.test_pressure import until_ran

@@ -13,9 +13,9 @@ import pytest
 
 from pyprof.collector_control import Stride
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.summary import Summary
 from pyprof.options import CollectOptions, UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.pipeline.sample_windows import Window
 from pyprof.session.session import Session
 from tests.cli.support import pyprof

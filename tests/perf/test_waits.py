@@ -26,8 +26,8 @@ from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event
 from pyprof.collectors.perf.ring_buffer_records import MIN_RING
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.targets.process_selection import select_processes
-from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.session import Session
 from tests import warm
 from tests.live.support.recording import PYPROF, running

@@ -12,11 +12,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from pyprof.diagnostics import Problem
 from pyprof.importers.pprof import read_pprof
 from pyprof.importers.pprof_tables import read_summary
 from pyprof.model.loss_reason_texts import SENTENCES, Note, counted, counter_title, make_note
 from pyprof.model.summary import Summary
+from pyprof.problem_counters import Problem
 from pyprof.recording.older_names import counter_key, problem_reason
 from pyprof.recording.reader import INTERRUPTED, load_recording
 from tests.recording.support import FIXTURES, edited

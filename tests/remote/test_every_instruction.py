@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.gdb_stub.collector import GdbRemoteCollector
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.unwind_result import StackEnd, Walk, lookup_pc
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import CollectOptions, RemoteOptions, UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.unwinder import Unwinder
 from tests.remote.programs import RECIPES, ladder, symbol
 from tests.remote.runs import LADDER

@@ -10,10 +10,10 @@ import pytest
 from pyprof.collectors.gdb_stub.remote_serial import PacketLink, escape_payload
 from pyprof.collectors.gdb_stub.stub_requests import Stub
 from pyprof.collectors.gdb_stub.target_modules import RemoteFiles
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.mapped_object_files import ImageStore
+from pyprof.problem_counters import Diagnostics
 from tests.live.support.ladders import ladder
 from tests.remote.liar import honest, lying, reply
 

@@ -12,9 +12,9 @@ import pytest
 
 from pyprof.collectors.gdb_stub.collector import GdbRemoteCollector
 from pyprof.collectors.linux import procfs
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import ConnectionLost
 from pyprof.options import CollectOptions, RemoteOptions
+from pyprof.problem_counters import Diagnostics
 from tests import warm
 from tests.cli.support import catches
 from tests.collectors.targets import start

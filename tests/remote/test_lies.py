@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from pyprof.collectors.gdb_stub.collector import GdbRemoteCollector
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import NotTraceable, PyprofError, RemoteError
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions, RemoteOptions
+from pyprof.problem_counters import Diagnostics
 from tests import warm
 from tests.remote.liar import NAMES, PC, SP, TARGET, Answer, honest, instead, lying, registers, reply
 

@@ -13,8 +13,8 @@ import pytest
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.gdb_stub.collector import GdbRemoteCollector
-from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions, RemoteOptions, UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.session import Session
 from pyprof.session.thread_dump import DumpCompletion
 from tests.remote.stubs import Relay, qemu_user, relay

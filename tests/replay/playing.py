@@ -14,7 +14,6 @@ from typing import Any
 
 import orjson
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.exporters import registry
 from pyprof.exporters.base import ExportOptions
 from pyprof.interpreters.cpython.code_objects import PythonCode
@@ -23,6 +22,7 @@ from pyprof.interpreters.function_table import UNKNOWN
 from pyprof.model.profile import Profile
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.options import UnwindOptions, ViewOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.pipeline.sample_windows import Clock, Window
 from pyprof.session.session import InputFiles, Session
 from tests.replay.batch_log import ReplayCollector

@@ -18,10 +18,10 @@ from pyprof.collectors.gdb_stub.collector import GdbRemoteCollector
 from pyprof.collectors.postmortem.core_process import CoreFileProcess
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.targets.process_selection import select_processes
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.unwind_result import lookup_pc
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.options import CollectOptions, RemoteOptions, TargetOptions, UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.pipeline.sample_windows import Window
 from pyprof.session.session import InputFiles, Session
 from tests.remote.programs import BARE

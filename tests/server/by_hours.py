@@ -15,16 +15,16 @@ from typing import Any
 from unittest.mock import patch
 
 from pyprof.fleet.server.authorization import Refused
-from pyprof.fleet.server.ingest.segment_rows import HOUR_NS, SegmentRows, rows_of
+from pyprof.fleet.server.ingest.segment_to_rows import HOUR_NS, SegmentRows, rows_of
 from pyprof.fleet.server.ingest.stack_caches import StoredStackCache
 from pyprof.fleet.server.query import query_api
 from pyprof.fleet.server.query.profile_queries import RunningQuery
 from pyprof.fleet.server.query.sample_selection import selection
-from pyprof.fleet.server.store import sql_engine, table_blocks
-from pyprof.fleet.server.store import sql_engine as engine_of
+from pyprof.fleet.server.store import clickhouse_engine, clickhouse_native_blocks
+from pyprof.fleet.server.store import clickhouse_engine as engine_of
+from pyprof.fleet.server.store.clickhouse_engine import Dialect, Engine, StoreError, address, literal, migrate, opened
+from pyprof.fleet.server.store.clickhouse_native_blocks import Block
 from pyprof.fleet.server.store.database import Store
-from pyprof.fleet.server.store.sql_engine import Dialect, Engine, StoreError, address, literal, migrate, opened
-from pyprof.fleet.server.store.table_blocks import Block
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.lazy_dataclasses import replace
 from tests.agent.filled import MINUTE_NS
@@ -111,9 +111,9 @@ def refusal(store: Store) -> str:
 
 def opened_as(version: int, url: str) -> Engine:
     """Open the store as a server with this number of migrations does."""
-    made = sql_engine.migrations()[:version]
+    made = clickhouse_engine.migrations()[:version]
     sql = " ".join(text for each in made for text in each.statements(Dialect()))
-    names = tuple(name for name in sql_engine.NAMES if f"EXISTS {name} " in sql)
+    names = tuple(name for name in clickhouse_engine.NAMES if f"EXISTS {name} " in sql)
     with patch.object(engine_of, "migrations", lambda: made), patch.object(engine_of, "NAMES", names):
         return opened(address(url), 100)
 
@@ -131,11 +131,14 @@ def insert_as_before(engine: Engine, segments: list[SegmentRows]) -> None:
         for number, labels in each.labels.items()
     }
     parts = {
-        "stacks": [table_blocks.stacks(stacks.values())],
-        "series": [table_blocks.series(series)],
-        "samples": [table_blocks.samples(segments, batches), table_blocks.samples(segments[:3], failed[:3])],
-        "builds": [table_blocks.builds(segments, batches)],
-        "windows": [table_blocks.windows(segments, batches)],
+        "stacks": [clickhouse_native_blocks.stacks(stacks.values())],
+        "series": [clickhouse_native_blocks.series(series)],
+        "samples": [
+            clickhouse_native_blocks.samples(segments, batches),
+            clickhouse_native_blocks.samples(segments[:3], failed[:3]),
+        ],
+        "builds": [clickhouse_native_blocks.builds(segments, batches)],
+        "windows": [clickhouse_native_blocks.windows(segments, batches)],
     }
     for table, made in parts.items():
         for block in made:
@@ -205,7 +208,9 @@ def main(url: str, version: int) -> None:
     if not old:
         store.insert(segments)
     failed = engine.dialect.read("window_samples")
-    engine.insert(failed, table_blocks.samples(segments[:2], [5000, 6000]))  # rows of an insert that was killed
+    engine.insert(
+        failed, clickhouse_native_blocks.samples(segments[:2], [5000, 6000])
+    )  # rows of an insert that was killed
 
     def count() -> None:
         counts.append([int(engine.rows(f"SELECT count() FROM {engine.dialect.read(table)}")[0][0]) for table in TABLES])

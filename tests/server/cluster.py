@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyprof.fleet.server.store.sql_engine import HttpEngine, StoreAddress, StoreError, address
+from pyprof.fleet.server.store.clickhouse_engine import HttpEngine, StoreAddress, StoreError, address
 from tests.server.serving import free_port
 from tests.support import need
 

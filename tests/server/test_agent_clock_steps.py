@@ -19,7 +19,7 @@ import pytest
 
 from pyprof.fleet.agent import spool_query
 from pyprof.fleet.agent.spool import SpoolSegment
-from pyprof.fleet.configuration import TimeSpan
+from pyprof.fleet.toml_config_files import TimeSpan
 from pyprof.fleet.wire.segment_names import SegmentName
 from tests.agent.test_agent_live import CLOCKED, processor_ns
 from tests.agent.test_failures import lines

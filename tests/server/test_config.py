@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.fleet.configuration import BadConfig
 from pyprof.fleet.server.config import parse
+from pyprof.fleet.toml_config_files import BadConfig
 
 
 def token(folder: Path, name: str, text: str) -> Path:

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.fleet.server.store import local_store
-from pyprof.fleet.server.store.sql_engine import StoreError
+from pyprof.fleet.server.store import local_database
+from pyprof.fleet.server.store.clickhouse_engine import StoreError
 from tests.server.serving import PATIENCE_S, Served, served, windows
 from tests.small_disk import only_root, small_disk
 
 WINDOWS = 5
 SLOW_REBUILD = """
 import os, sys, time
-from pyprof.fleet.server.ingest.indexer import Indexer
+from pyprof.fleet.server.ingest.database_indexer import Indexer
 real = Indexer.catch_up
 def catch_up(self):
     while not os.path.exists({go!r}):
@@ -137,6 +137,6 @@ def test_folder_that_another_process_uses_is_not_opened(tmp_path: Path) -> None:
         assert other.stdout is not None
         other.stdout.readline()
         with pytest.raises(StoreError, match="another process uses it"):
-            local_store.delete(str(tmp_path))
+            local_database.delete(str(tmp_path))
         other.send_signal(signal.SIGKILL)
     assert (tmp_path / "status").exists()

@@ -12,8 +12,8 @@ from pyprof.fleet.server.authorization import Access, Refused
 from pyprof.fleet.server.http_app import FleetServer
 from pyprof.fleet.server.query.profile_queries import ClientDisconnected, RunningQuery
 from pyprof.fleet.server.query.sample_selection import selection
+from pyprof.fleet.server.store.clickhouse_engine import ChdbEngine, StoreError
 from pyprof.fleet.server.store.database import Store
-from pyprof.fleet.server.store.sql_engine import ChdbEngine, StoreError
 from tests.server.test_rollups import Told
 
 pytestmark = pytest.mark.system

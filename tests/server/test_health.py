@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from pyprof.errors import UsageError
-from pyprof.fleet.server import lifecycle
+from pyprof.fleet.server import start_and_shutdown
 from pyprof.fleet.server.authorization import INTERVAL_S, STATUS, UNLOGGED, RefusalLog
 from pyprof.fleet.server.config import ServerConfig
 from pyprof.fleet.server.health_and_metrics import DISK_FULL, FAILURES, STORE_FAILED, ServerHealth
-from pyprof.fleet.server.store.sql_engine import StoreError
+from pyprof.fleet.server.store.clickhouse_engine import StoreError
 from pyprof.lazy_dataclasses import replace
 from tests.server.cluster import cluster
 from tests.server.serving import served, windows
@@ -125,7 +125,7 @@ def test_lines_of_libraries_have_the_form_of_the_servers_own(monkeypatch: pytest
         monkeypatch.setattr(logging.getLogger(name), "propagate", True)
         monkeypatch.setattr(logging.getLogger(name), "disabled", False)
     log = Log()
-    lifecycle._server(ServerConfig(), None, lambda: None, log)
+    start_and_shutdown._server(ServerConfig(), None, lambda: None, log)
     for name in ("uvicorn.error", "asyncio"):
         logging.getLogger(name).error("Invalid HTTP request of %s", "x")
     said = [
@@ -143,14 +143,14 @@ def test_port_in_use_is_reported_to_the_user(monkeypatch: pytest.MonkeyPatch) ->
 
     with socket.create_server(("127.0.0.1", 0)) as other:
         config = replace(ServerConfig(), port=other.getsockname()[1])
-        server = lifecycle._server(config, app, lambda: pytest.fail("it does not listen"), Log())
+        server = start_and_shutdown._server(config, app, lambda: pytest.fail("it does not listen"), Log())
         with pytest.raises(UsageError, match=f"127.0.0.1:{config.port} cannot be opened"):
-            lifecycle.run_http(server, config)
+            start_and_shutdown.run_http(server, config)
 
 
 def test_invalid_requests_are_one_line_a_minute() -> None:
     log, now = Log(), [0.0]
-    handler = lifecycle._LogHandler(log, lambda: now[0])
+    handler = start_and_shutdown._LogHandler(log, lambda: now[0])
     record = logging.LogRecord(
         "uvicorn.error", logging.WARNING, "http.py", 1, "Invalid HTTP request of %s", ("x",), None
     )

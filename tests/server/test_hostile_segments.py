@@ -9,10 +9,10 @@ import pytest
 
 from pyprof.errors import FormatError
 from pyprof.exporters.base import ExportOptions
-from pyprof.fleet.server.ingest import segment_rows
-from pyprof.fleet.server.ingest.segment_rows import SegmentRows, frame_of, rows_of, text_of
+from pyprof.fleet.server.ingest import segment_to_rows
+from pyprof.fleet.server.ingest.segment_to_rows import SegmentRows, frame_of, rows_of, text_of
 from pyprof.fleet.server.ingest.stack_caches import StoredStackCache
-from pyprof.fleet.server.store import table_blocks
+from pyprof.fleet.server.store import clickhouse_native_blocks
 from pyprof.fleet.server.store.database import StoredRowCache
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.importers.profile_builder import About, Builder, function_frame
@@ -59,7 +59,7 @@ def calls(*names: str) -> list[Frame]:
 def test_stacks_of_more_calls_than_there_is_room_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = profile([calls("main", *"f" * depth) for depth in range(1, 20)])
     read(found)
-    monkeypatch.setattr(segment_rows, "_MAX_CALLS", 100)
+    monkeypatch.setattr(segment_to_rows, "_MAX_CALLS", 100)
     with pytest.raises(FormatError, match="more than 100 calls"):
         read(found)
 
@@ -67,13 +67,13 @@ def test_stacks_of_more_calls_than_there_is_room_for_are_refused(monkeypatch: py
 def test_names_that_each_stack_repeats_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = profile([calls("x" * 1000, f"f{at}") for at in range(20)])
     read(found)
-    monkeypatch.setattr(segment_rows, "_MAX_LETTERS", 40_000)
+    monkeypatch.setattr(segment_to_rows, "_MAX_LETTERS", 40_000)
     with pytest.raises(FormatError, match="40,000 letters"):
         read(found)
 
 
 def test_files_that_each_stack_names_count_as_letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_rows, "_MAX_LETTERS", 20_000)
+    monkeypatch.setattr(segment_to_rows, "_MAX_LETTERS", 20_000)
     builder = Builder()
     for at in range(10):
         module = builder.add_module(ModuleInfo(f"/{at}{'x' * 1000}", "", at << 20, (at + 1) << 20, 0, False, False))
@@ -114,15 +114,15 @@ def test_stacks_go_to_the_database_in_pieces_that_have_room(monkeypatch: pytest.
     book = StoredStackCache()
     segments = [read(profile([calls(f"{part}{at}") for at in range(40)]), book) for part in "ab"]
     lacking = StoredRowCache().lacking_stacks(segments)
-    (whole,) = table_blocks.pieces(lacking)
+    (whole,) = clickhouse_native_blocks.pieces(lacking)
     assert whole[0][3].tolist() == lacking[0][3].tolist()
-    monkeypatch.setattr(table_blocks, "_LETTERS", 1000)
-    pieces = list(table_blocks.pieces(lacking))
+    monkeypatch.setattr(clickhouse_native_blocks, "_LETTERS", 1000)
+    pieces = list(clickhouse_native_blocks.pieces(lacking))
     sent = [row for piece in pieces for *_, row in piece]
     assert sorted(np.concatenate(sent).tolist()) == lacking[0][3].tolist()
     assert len(pieces) > 2
     assert max(int(book.letters[row].sum()) for row in sent) < 1100
-    assert sum(table_blocks.stacks(piece).rows for piece in pieces) == 80
+    assert sum(clickhouse_native_blocks.stacks(piece).rows for piece in pieces) == 80
 
 
 def test_files_of_a_book_count_as_what_it_holds() -> None:

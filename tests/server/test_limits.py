@@ -27,8 +27,8 @@ from pyprof.fleet.server.ingest import large_body_process
 from pyprof.fleet.server.ingest.ingest_app import ELSEWHERE, answer
 from pyprof.fleet.server.ingest.large_body_process import LargeBodies
 from pyprof.fleet.server.request_limits import MAX_OF_SEGMENT, App, Receive, Scope, Send, SeriesLimit
+from pyprof.fleet.server.store.clickhouse_engine import StoreError
 from pyprof.fleet.server.store.database import Store
-from pyprof.fleet.server.store.sql_engine import StoreError
 from pyprof.importers import pprof
 from pyprof.importers.profile_builder import About, Builder, function_frame
 from pyprof.model.profile import ThreadInfo, ValueType

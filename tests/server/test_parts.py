@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.errors import UsageError
-from pyprof.fleet.configuration import BadConfig
+from pyprof.fleet.file_system_calls import Disk
 from pyprof.fleet.server import config
 from pyprof.fleet.server.ingest.segment_files import DiskFull, SegmentFiles
-from pyprof.fleet.server.ingest.segment_rows import frame_of, hash_of, module_of, text_of
-from pyprof.fleet.server.store import sql_engine
-from pyprof.fleet.server.store.sql_engine import (
+from pyprof.fleet.server.ingest.segment_to_rows import frame_of, hash_of, module_of, text_of
+from pyprof.fleet.server.store import clickhouse_engine
+from pyprof.fleet.server.store.clickhouse_engine import (
     PASSWORD_VARIABLE,
     Dialect,
     HttpEngine,
@@ -30,7 +30,7 @@ from pyprof.fleet.server.store.sql_engine import (
     address,
     literal,
 )
-from pyprof.fleet.storage_calls import Disk
+from pyprof.fleet.toml_config_files import BadConfig
 from pyprof.fleet.wire.segment_names import PART
 from pyprof.importers import pprof
 from pyprof.lazy_dataclasses import replace
@@ -110,7 +110,7 @@ def test_literal_ends_where_it_ends(text: str) -> None:
 
 
 def test_tables_of_a_cluster_have_a_second_one_sharded_by_the_stack() -> None:
-    all_of = sql_engine.migrations()
+    all_of = clickhouse_engine.migrations()
     assert [each.number for each in all_of] == list(range(1, len(all_of) + 1))
     local, cluster, old = (
         [text for each in all_of for text in each.statements(dialect)]
@@ -120,13 +120,13 @@ def test_tables_of_a_cluster_have_a_second_one_sharded_by_the_stack() -> None:
     dropped = {word.split()[4] for word in local if word.startswith("DROP")}
     assert len(made) == len(made_of_cluster) / 2
     named = {each.split()[5] for each in made}
-    assert named - {name for name in dropped if name not in sql_engine.NAMES} == set(sql_engine.NAMES)
+    assert named - {name for name in dropped if name not in clickhouse_engine.NAMES} == set(clickhouse_engine.NAMES)
     assert "Distributed(c, currentDatabase(), window_samples, stack)" in " ".join(cluster)
     assert "Distributed(c, currentDatabase(), stacks, stack)" in " ".join(cluster)
     assert not any("{" in statement for statement in (*local, *cluster))
     assert all(each.split()[2].endswith("_all") for each in cluster if each.startswith("INSERT"))
     whole = [each for each in made if " AS " not in each]
-    assert {each.split()[5] for each in whole} >= set(sql_engine.NAMES)
+    assert {each.split()[5] for each in whole} >= set(clickhouse_engine.NAMES)
     assert all("PARTITION BY day" in statement and "TTL day + INTERVAL 14 DAY" in statement for statement in whole)
     assert not any(word in " ".join(old) for word in ("CODEC", "LowCardinality", "TTL"))
 

@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from pyprof.fleet.server.query import query_api
-from pyprof.fleet.server.query.merged_profile import ProfileHead, StackCost, profile_of
 from pyprof.fleet.server.query.profile_queries import ClientQueries
+from pyprof.fleet.server.query.rows_to_profile import ProfileHead, StackCost, profile_of
 from pyprof.model.analysis.confidence_interval import SamplingBasis
 from pyprof.model.profile import Profile, ValueType
 from tests.comparison.test_unsampled_parts import sampled

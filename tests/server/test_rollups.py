@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.fleet.server.ingest.indexer import Indexer, Retention
+from pyprof.fleet.server.ingest.database_indexer import Indexer, Retention
 from pyprof.fleet.server.ingest.segment_files import SegmentFiles
-from pyprof.fleet.server.ingest.segment_rows import HOUR_NS, hour_of
+from pyprof.fleet.server.ingest.segment_to_rows import HOUR_NS, hour_of
 from pyprof.fleet.server.ingest.stack_caches import TenantStackCaches
 from pyprof.fleet.server.query.sample_selection import SampleQuery
+from pyprof.fleet.server.store.clickhouse_engine import Dialect, StoreError
+from pyprof.fleet.server.store.clickhouse_native_blocks import Block
 from pyprof.fleet.server.store.database import Store
 from pyprof.fleet.server.store.rollups import MIN_NS, HourlyRollups, Rollup, WindowsOfHour, choose_rollups
-from pyprof.fleet.server.store.sql_engine import Dialect, StoreError
-from pyprof.fleet.server.store.table_blocks import Block
 
 pytestmark = pytest.mark.system
 

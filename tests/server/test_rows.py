@@ -12,13 +12,13 @@ import pytest
 
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.protobuf_encoding import encode_data, encode_number
-from pyprof.fleet.server.ingest.indexer import Indexer, Retention
+from pyprof.fleet.server.ingest.database_indexer import Indexer, Retention
 from pyprof.fleet.server.ingest.segment_files import SegmentFiles
-from pyprof.fleet.server.ingest.segment_rows import SegmentRows, rows_of
+from pyprof.fleet.server.ingest.segment_to_rows import SegmentRows, rows_of
 from pyprof.fleet.server.ingest.stack_caches import StoredStackCache, TenantStackCaches
+from pyprof.fleet.server.store.clickhouse_engine import Dialect, StoreError
+from pyprof.fleet.server.store.clickhouse_native_blocks import Block
 from pyprof.fleet.server.store.database import Store
-from pyprof.fleet.server.store.sql_engine import Dialect, StoreError
-from pyprof.fleet.server.store.table_blocks import Block
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.importers.pprof import _Reader
 from pyprof.importers.profile_builder import About, Builder, WorkLimit, WorkLimitExceeded, function_frame
@@ -236,7 +236,7 @@ def test_stacks_that_could_not_be_sent_are_sent_again() -> None:
 
 
 def test_index_survives_an_error_that_nobody_expects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyprof.fleet.server.ingest.indexer._AFTER_FAILURE_S", 0.05)
+    monkeypatch.setattr("pyprof.fleet.server.ingest.database_indexer._AFTER_FAILURE_S", 0.05)
 
     class Odd(Kept):
         is_odd = True

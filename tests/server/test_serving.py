@@ -24,7 +24,6 @@ from pathlib import Path
 import pytest
 
 import pyprof
-from pyprof.diagnostics import Diagnostics
 from pyprof.fleet import systemd
 from pyprof.fleet.agent.spool import Caps, Spool
 from pyprof.fleet.server.authorization import STATUS
@@ -33,6 +32,7 @@ from pyprof.importers import pprof
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.function_costs import costs
 from pyprof.model.fleet_loss_reasons import REQUESTS
+from pyprof.problem_counters import Diagnostics
 from tests import warm
 from tests.agent import unit_filter
 from tests.agent.filled import marked, segment

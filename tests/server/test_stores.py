@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pyprof.fleet.server.store.sql_engine import migrations
+from pyprof.fleet.server.store.clickhouse_engine import migrations
 from tests.agent.filled import marked
 from tests.server.cluster import cluster, rows_by_server
 from tests.server.serving import Served, served, windows

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.fleet.server.authorization import Refused
-from pyprof.fleet.server.ingest.segment_rows import file_offset, frame_of, module_of, text_of
+from pyprof.fleet.server.ingest.segment_to_rows import file_offset, frame_of, module_of, text_of
 from pyprof.fleet.server.store.symbol_files import SymbolFiles
 from pyprof.importers import pprof
 from pyprof.lazy_dataclasses import replace

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.targets.process_selection import select_processes
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.analysis.sample_filter import selected, through
 from pyprof.model.marker_frames import UNSAMPLED
 from pyprof.model.profile import Profile
 from pyprof.options import CollectOptions, TargetOptions, UnwindOptions, ViewOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.session import InputFiles, Session
 from tests.support import missing
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import interpreter_key, native_key
 from pyprof.model.summary import NameCounts
 from pyprof.model.unwind_result import Trust
 from pyprof.options import UnwindOptions, ViewOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.pipeline.background_symbolizer import AFTER_BATCHES, BackgroundSymbolizer
 from pyprof.session.session import Session
 from tests.objfile.live import Live, running, where

@@ -8,11 +8,11 @@ from typing import cast
 import numpy as np
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.frame_merge import Evaluators
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, Run, SampleState
 from pyprof.model.unwind_result import StackEnd, Trust, Walk
-from pyprof.session.pipeline.resume_at_evaluator import EvaluatorResume
+from pyprof.problem_counters import Diagnostics
+from pyprof.session.pipeline.continue_stack_at_interpreter import EvaluatorResume
 from pyprof.unwind.unwinder import Unwinder
 from tests.interpreters.test_merge import EVALUATOR, function_range
 from tests.perf.test_partial_stops import feedback

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collectors.linux import procfs
-from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.cpython.runtime_location import WANTED, list_candidates
 from pyprof.interpreters.detection_symbols import FoundSymbols, KnownSymbols, Symbol, find_anchor, read_symbols
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace, Module
 from pyprof.objfile.mapped_object_files import ImageStore
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.worker import interpreter_symbols
 from pyprof.session.worker.interpreter_symbols import LATE, InterpreterSymbolClient, answer_questions, packed, unpacked
 from pyprof.session.worker.message_channel import Channel

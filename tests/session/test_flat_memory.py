@@ -22,7 +22,6 @@ from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.libc import memory_reader
 from pyprof.collectors.thread_start_times import DelayedRemoval
-from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.exporters.base import JournalBeginning
 from pyprof.interpreters.cpython.code_objects import PythonCode
 from pyprof.interpreters.cpython.layout import LineTableFormat
@@ -35,6 +34,7 @@ from pyprof.model.profile import Profile, ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, StackSlab
 from pyprof.model.thread_identity import ThreadKey
 from pyprof.options import UnwindOptions, ViewOptions
+from pyprof.problem_counters import Diagnostics, Problem
 from pyprof.session.pipeline.interpreter_readers import Runtimes
 from pyprof.session.worker.messages import Extent, NamingOptions
 from pyprof.session.worker.sampler_loop import Sampling

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pytest
 
 from pyprof.collectors.batch_builder import build_stackless_batch
-from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.frame_merge import Evaluators, merge_chain
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch.x86 import X86_64
@@ -22,6 +21,7 @@ from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, Merge, StackTable
 from pyprof.model.unwind_result import StackEnd, Trust, Walk
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.pipeline import interpreter_merge
 from pyprof.session.pipeline.batch_to_stacks import Interning
 from pyprof.session.pipeline.interpreter_merge import ChainMerger

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import UsageError
 from pyprof.lazy_dataclasses import dataclass
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.worker.response_codec import WorkerFailed
 from pyprof.session.worker.worker_client import Examiner
 from pyprof.session.worker.worker_process import Worker, WorkerDied, forked

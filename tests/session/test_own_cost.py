@@ -9,10 +9,10 @@ from functools import partial
 
 import pytest
 
-from pyprof.session import own_resources as module
-from pyprof.session.own_resources import RecentCost, own_cost
+from pyprof.session import own_cpu_and_memory as module
+from pyprof.session.own_cpu_and_memory import RecentCost, own_cost
 
-ASK = "from pyprof.session.own_resources import own_cost; print(own_cost().max_rss_kb)"
+ASK = "from pyprof.session.own_cpu_and_memory import own_cost; print(own_cost().max_rss_kb)"
 BALLAST_KB = 300 << 10
 
 

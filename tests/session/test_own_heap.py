@@ -8,7 +8,7 @@ import sys
 
 PROGRAM = """
 import ctypes, json, threading, time
-from pyprof.session.own_resources import OwnHeap
+from pyprof.session.own_cpu_and_memory import OwnHeap
 
 def mb():
     return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.linux import procfs
-from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.detection_symbols import FoundSymbols, Wanted, read_symbols
 from pyprof.model.address_space import AddressSpace, Module
 from pyprof.objfile.mapped_object_files import ImageStore
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.pipeline.interpreter_readers import Runtimes, runs_python
 
 pytestmark = pytest.mark.live

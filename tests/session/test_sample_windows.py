@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import field_names, replace
 from pyprof.model.arch import X86_64
 from pyprof.model.interpreter_frames import SampleState
@@ -22,6 +21,7 @@ from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
 from pyprof.model.thread_identity import Labels
 from pyprof.model.unwind_result import StackEnd, Walk
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.pipeline import window_row_store
 from pyprof.session.pipeline.batch_to_stacks import Interning
 from pyprof.session.pipeline.profile_assembly import amounts, limit_to_window, list_threads

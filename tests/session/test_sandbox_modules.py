@@ -19,7 +19,7 @@ leave_out()
 import numpy
 from pyprof.session.worker import interpreter_symbols, sandbox, worker_loop
 if sys.argv[1:]:
-    import pyprof.session.post_mortem
+    import pyprof.session.core_and_crash_dump_profile
 sandbox.load()
 print(json.dumps({name: module.__file__ for name, module in sys.modules.items() if name.startswith("pyprof.")}))
 print(json.dumps(sorted(sys.modules)))

@@ -10,11 +10,11 @@ import pytest
 
 from pyprof.collectors.base import CollectorStats
 from pyprof.collectors.ptrace.collector import PtraceCollector
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, ProgramImage
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions, UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.session import Session
 from tests.cli.support import BUSY, pyprof, python
 from tests.collapsed import sampled

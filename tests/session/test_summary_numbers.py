@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pyprof.cli.number_and_name_format import percent
 from pyprof.cli.terminal_summary import brief, report
 from pyprof.collectors.base import CollectorStats, PauseLog
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.analysis.function_costs import costs
 from pyprof.model.interpreter_frames import SampleState
 from pyprof.model.loss_reason_texts import make_note
@@ -20,6 +19,7 @@ from pyprof.model.stacks import StackTable
 from pyprof.model.summary import Shown, Summary, lacks
 from pyprof.model.thread_identity import ThreadKey
 from pyprof.model.unwind_result import StackEnd, Trust
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.pipeline.profile_assembly import amounts, summarize
 from pyprof.session.pipeline.sample_windows import Window
 from tests.exporters.profiles import Builder, code, golden, marker

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.cpu_time_accounting import Account
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.marker_frames import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.model.profile import ThreadInfo
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.pipeline.profile_assembly import summarize
 from pyprof.session.pipeline.sample_windows import Window
 from pyprof.session.pipeline.unsampled_time import processor_time, scale_to_accounts, with_unseen

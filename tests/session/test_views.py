@@ -13,8 +13,8 @@ from pyprof.model.marker_frames import cut_mark
 from pyprof.model.stacks import FrameKey, StackTable, interpreter_key, kernel_key, marker_key, native_key
 from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.options import NATIVE_VIEWS, ViewOptions
+from pyprof.session.pipeline.native_frame_views import VIEWS, view, with_compiled
 from pyprof.session.pipeline.sample_windows import Window
-from pyprof.session.pipeline.shown_frames import VIEWS, view, with_compiled
 from tests.session.test_sample_windows import STOPPED, batch, recorder
 
 INTERPRETED, HOLDS = SampleState.INTERPRETED, SampleState.INTERPRETED | SampleState.HOLDS_LOCK

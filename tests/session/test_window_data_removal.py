@@ -27,12 +27,12 @@ from pyprof.collectors.perf.processes_from_records import ThreadNames
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.collectors.ptrace.sampled_processes import Targets
 from pyprof.collectors.thread_start_times import DelayedRemoval
-from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace, ProgramImage
 from pyprof.objfile.base import ObjectFile
 from pyprof.options import UnwindOptions
-from pyprof.session.own_resources import OwnHeap
+from pyprof.problem_counters import Diagnostics, Problem
+from pyprof.session.own_cpu_and_memory import OwnHeap
 from pyprof.session.pipeline.sample_windows import Window
 from pyprof.session.session import MAX_CACHED_WINDOWS, Session
 from pyprof.session.worker.message_codec import BY_PID, Unpacker, _SpaceFacts

@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 
 import pyprof
-from pyprof.diagnostics import Diagnostics
 from pyprof.exporters.base import JournalBeginning
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import DumpOptions, RecordOptions, TargetOptions, UnwindOptions, ViewOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.session import recording_factory, thread_dump
 from pyprof.session.pipeline.interpreter_readers import Runtimes
 from pyprof.session.session import Session

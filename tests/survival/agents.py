@@ -25,7 +25,7 @@ from pyprof.collectors.linux.child_processes import find_descendants
 from pyprof.errors import PyprofError
 from pyprof.fleet.agent import health, spool_query
 from pyprof.fleet.agent.control_socket import NAME
-from pyprof.fleet.configuration import TimeSpan
+from pyprof.fleet.toml_config_files import TimeSpan
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.lazy_dataclasses import dataclass
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from pyprof.collectors.linux import libc
 from pyprof.collectors.linux.procfs import list_tasks
 from pyprof.collectors.ptrace.collector import PtraceCollector
-from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 from tests.collectors.targets import MAX_S, Program
 from tests.collectors.transfers import CUT_SHORT, shorts
 

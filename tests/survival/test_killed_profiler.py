@@ -11,8 +11,8 @@ from types import FrameType
 import pytest
 
 from pyprof.collectors.ptrace.collector import PtraceCollector
-from pyprof.diagnostics import Diagnostics
 from pyprof.options import CollectOptions
+from pyprof.problem_counters import Diagnostics
 from tests.collectors.conftest import Start
 from tests.survival.campaign import CASES, RUNS, Case, begun, kill_profilers, states
 

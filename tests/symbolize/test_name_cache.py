@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.stacks import FrameKey, native_key
 from pyprof.model.summary import NameCounts
 from pyprof.model.unwind_result import Trust
 from pyprof.objfile.mapped_object_files import Image, ImageStore
+from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize import name_cache
 from pyprof.symbolize.dwarf_attribute_forms import Deadline
 from pyprof.symbolize.name_cache import IDLE_CALLS, FileNames, NameCache, SettledFrameCache, estimate_footprint

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.debug_files import Packages
 from pyprof.objfile.mapped_object_files import ImageStore
+from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Symbolizer
 

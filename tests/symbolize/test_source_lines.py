@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.objfile.debug_files import DebugFiles
 from pyprof.objfile.elf_file import ElfFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize.dwarf_attribute_forms import Deadline, OutOfTime
 from pyprof.symbolize.dwarf_source_lines import SourceLines, SourcePlace
 from tests.support import build, need

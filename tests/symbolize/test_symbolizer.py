@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model import loss_reason_texts
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.marker_frames import cut_mark
@@ -15,6 +14,7 @@ from pyprof.model.profile import FrameKind
 from pyprof.model.stacks import marker_key, native_key
 from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.objfile.mapped_object_files import Image, ImageStore
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.pipeline.profile_assembly import WAITED_FOR_S
 from pyprof.session.worker.deadline import WorkerOutOfTime
 from pyprof.session.worker.worker_client import NAMES_S

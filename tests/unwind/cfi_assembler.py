@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64, Arch
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.cfi_cie_and_fde import Bases, CfiSection
 from pyprof.unwind.formats.cfi_sections import CfiTable, EhFrame
 from pyprof.unwind.rule_text import describe_rule

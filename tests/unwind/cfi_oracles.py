@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch, find_arch
 from pyprof.objfile.elf_file import ElfFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.cfi_sections import CfiTable, open_debug_frame, open_eh_frame
 from pyprof.unwind.rule_text import describe_rule, register_name
 from pyprof.unwind.rules import RegKind, RegRule, Rule

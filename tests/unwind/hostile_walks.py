@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
 from pyprof.model.sample_batch import SampleBatch, StackSlab
 from pyprof.model.unwind_result import Trust, Walk
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind import native_unwinder, unwinder
 from pyprof.unwind.native_unwinder import BatchResult, NativeWalker, WalkerState, Why
 from pyprof.unwind.rule_cache import RuleTable

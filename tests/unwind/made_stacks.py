@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, Mapping, ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.model.sample_batch import Piece, SampleBatch, SampleKind, StackSlab
@@ -21,6 +20,7 @@ from pyprof.model.unwind_result import Trust
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.module_unwind_sources import Reader
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder

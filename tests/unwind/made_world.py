@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64, Arch
 from pyprof.model.sample_batch import SampleKind
 from pyprof.model.unwind_result import StackEnd, Walk
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder
 from tests.unwind.made_stacks import (

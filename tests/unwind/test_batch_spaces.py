@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.model.unwind_result import StackEnd, lookup_pc, lookup_pcs
 from pyprof.objfile.mapped_object_files import Image
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.unwinder import Unwinder
 from tests.unwind.made_stacks import BASE, HandImages, Program, batch_of, make_lane, unwinder_of
 from tests.unwind.test_batch import MANY, assert_same, frames_of

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from elftools.elf.sections import SymbolTableSection
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf_file import ElfFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.cfi_sections import open_eh_frame
 from tests.support import PROGRAMS, build
 from tests.unwind.cfi_assembler import algebra

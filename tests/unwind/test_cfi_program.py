@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import AARCH64, ARM, X86_64
+from pyprof.problem_counters import Diagnostics
 from tests.unwind.cfi_assembler import (
     REMEMBER,
     RESTORE_STATE,

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.code_analysis.cfa_and_register_state import LOST, make_row
 from pyprof.unwind.code_analysis.code_rules import CodeRules, keep_proved, make_rule
 from pyprof.unwind.code_analysis.function_index import FunctionIndex

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.model.unwind_result import Trust
 from pyprof.objfile.elf_file import ElfFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.cfi_sections import NO_TABLE, DebugFrame, open_debug_frame, open_eh_frame
 from tests.unwind.cfi_assembler import Frames, advance, algebra, def_cfa_offset
 from tests.unwind.cfi_elf import Content, compressed, elf_bytes

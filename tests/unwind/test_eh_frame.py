@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import I386, X86_64
 from pyprof.model.unwind_result import Trust
 from pyprof.objfile.elf_file import ElfFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.cfi_cie_and_fde import CfiEntries
 from pyprof.unwind.formats.cfi_sections import BROKEN_TABLE, NO_TABLE, EhFrame, open_eh_frame
 from tests.unwind.cfi_assembler import Frames, advance, algebra, def_cfa_offset

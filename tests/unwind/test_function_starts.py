@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import Module
 from pyprof.model.arch import X86_64, find_arch
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.function_starts import FunctionStarts
 from pyprof.unwind.module_unwind_sources import READERS, open_sources
 from pyprof.unwind.rule_lookup import FileTables, RuleIndex

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.stacks import native_key
 from pyprof.model.unwind_result import Trust
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.gopclntab import GoTable
 from pyprof.objfile.mapped_object_files import ImageStore
+from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize.dwarf_attribute_forms import Deadline, OutOfTime
 from pyprof.symbolize.dwarf_source_lines import SourceLines
 from pyprof.symbolize.go_names import go_names

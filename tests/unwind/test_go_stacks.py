@@ -9,11 +9,11 @@ import struct
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.sample_batch import make_goroutine_pieces
 from pyprof.model.unwind_result import StackEnd
 from pyprof.objfile.elf_file import ElfFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.cfi_sections import DebugFrame, open_debug_frame
 from pyprof.unwind.formats.gopclntab import add_stack_switches
 from pyprof.unwind.reference_unwinder import Caller, NoCaller

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import AARCH64, X86_64
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.gopclntab import GoTable
+from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize.go_names import GoNames, go_names, without_type_arguments
 from pyprof.unwind.formats.gopclntab import GoFrames, go_source
 from pyprof.unwind.module_unwind_sources import open_sources

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import AARCH64, S390X, X86_64, Arch
 from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind import native_unwinder, unwinder
 from pyprof.unwind.native_unwinder import UNKNOWN, FrameRun, NativeWalker, find_library
 from pyprof.unwind.reference_unwinder import ReferenceUnwinder

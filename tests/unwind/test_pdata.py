@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.model.unwind_result import Trust
 from pyprof.objfile.pe import PeFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.pdata import MAX_CHAIN, Pdata, open_pdata
 from pyprof.unwind.rules import RegKind, Rule
 from tests.unwind import windows_module as made

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.model.arch.x86_instructions import instruction_length
 from pyprof.objfile.pe import PeFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize.elf_symtab import read_symbol_sources
 from pyprof.unwind.module_unwind_sources import open_sources
 from pyprof.unwind.rules import FunctionRows, RegKind, Rule

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import AARCH64, X86_64, Arch
 from pyprof.model.unwind_result import StackEnd
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.rules import FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder
 from tests.unwind.made_stacks import (

@@ -6,12 +6,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import X86_64
 from pyprof.model.unwind_result import Trust
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind import rule_cache
 from pyprof.unwind.module_unwind_sources import NoRuntimeRules, RuleAt
 from pyprof.unwind.rule_cache import MetPcs

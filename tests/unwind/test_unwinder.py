@@ -15,7 +15,6 @@ import pytest
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.ptrace.collector import PtraceCollector
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
@@ -23,6 +22,7 @@ from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.unwind_result import StackEnd, Trust, Walk
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import CollectOptions, UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 from pyprof.unwind.unwinder import Unwinder
 from tests.support import PROGRAMS, build, need

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.model.unwind_result import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.breakpad_symbol_file import Rules, SymbolFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.breakpad_postfix_expressions import UNDEF, PostfixFailed, RuleCompiler
 from pyprof.unwind.rules import SAME, UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.unwind_result import Trust
 from pyprof.objfile.base import ObjectFile, UnwindTable
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.cfi_cie_and_fde import Bases, CfiEntries, CfiSection, Fde
 from pyprof.unwind.formats.cfi_fde_index import NAME as HDR_NAME
 from pyprof.unwind.formats.cfi_fde_index import CfiIndex, SearchTable, build_index, read_search_table

@@ -36,13 +36,13 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.model.unwind_result import Trust
 from pyprof.objfile.base import ObjectFile, Segment
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.exidx_prologue_rows import RowReader
 from pyprof.unwind.formats.exidx_unwind_instructions import compile_rule, decode_opcodes
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, Rule

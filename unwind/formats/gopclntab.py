@@ -37,7 +37,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.loss_reason_texts import problem_of
@@ -45,6 +44,7 @@ from pyprof.model.sample_batch import GOROUTINE_WORD
 from pyprof.model.unwind_result import Trust
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.gopclntab import NAME, GoFunction, GoTable
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.dwarf_expressions import encode_deref, encode_plus, encode_register_plus
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule
 

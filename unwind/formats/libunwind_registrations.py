@@ -41,13 +41,13 @@ from typing import Protocol
 
 import numpy as np
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import ReadMemory
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.target_memory_structs import TargetStructs
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.cfi_cie_and_fde import CfiEntries, CfiSection
 from pyprof.unwind.formats.cfi_instructions import CfiPrograms
 from pyprof.unwind.formats.cfi_sections import CfiTable

@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import Arch
 from pyprof.model.arch.x86_instructions import instruction_length
 from pyprof.model.unwind_result import Trust
 from pyprof.objfile.base import ObjectFile, UnwindTable
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.rules import SAME, Extents, FunctionRows, RegKind, RegRule, Rule
 
 ARCH = "x86_64"

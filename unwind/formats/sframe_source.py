@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
 from pyprof.model.loss_reason_texts import problem_of
 from pyprof.model.unwind_result import Trust
 from pyprof.objfile.base import ObjectFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.sframe_decoder import (
     AARCH64_BIG,
     AARCH64_LITTLE,

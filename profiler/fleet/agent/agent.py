@@ -11,21 +11,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
-from pyprof.fleet.agent.budget import BudgetControl
 from pyprof.fleet.agent.config import AgentConfig, Values
 from pyprof.fleet.agent.control_socket import ControlSocket, Peer
-from pyprof.fleet.agent.effort_controller import FIRST_SETTLING, CostBudget
-from pyprof.fleet.agent.ended_processes import EndedProcesses
+from pyprof.fleet.agent.ended_process_cpu_time import EndedProcesses
 from pyprof.fleet.agent.health import Conditions, Health
 from pyprof.fleet.agent.last_minutes import LastMinutes
 from pyprof.fleet.agent.metrics import Gauge
+from pyprof.fleet.agent.overhead_budget import BudgetControl
+from pyprof.fleet.agent.process_group_recording import SampledGroup
 from pyprof.fleet.agent.process_rules import SamplingChoice
 from pyprof.fleet.agent.process_table import LOOK_S, ProcessTable
 from pyprof.fleet.agent.push.sink_queues import Pushers
 from pyprof.fleet.agent.requested_recordings import OnDemand, RecordedNow
-from pyprof.fleet.agent.sampled_group import SampledGroup
+from pyprof.fleet.agent.sampling_effort_controller import FIRST_SETTLING, CostBudget
 from pyprof.fleet.agent.spool import NO_ROOM, Caps, Spool
 from pyprof.fleet.agent.windows import (
     ClockSteps,
@@ -39,15 +38,16 @@ from pyprof.fleet.agent.windows import (
     restored,
     segments,
 )
-from pyprof.fleet.storage_calls import has_room, locked
+from pyprof.fleet.file_system_calls import has_room, locked
 from pyprof.fleet.systemd import Notifier
 from pyprof.fleet.wire.segment_names import default_spool
 from pyprof.model.profile import Profile
 from pyprof.model.untrusted_text import dump_json
+from pyprof.problem_counters import Diagnostics
 from pyprof.session import process_priority
 
 if TYPE_CHECKING:
-    from pyprof.fleet.agent.http_page import HttpPages
+    from pyprof.fleet.agent.http_endpoints import HttpPages
 
 Say = Callable[..., None]
 """Function that writes (level, event, **fields) as one line of the agent's log."""
@@ -201,7 +201,7 @@ class Agent:
             self._run()
 
     def _pages(self) -> HttpPages:
-        from pyprof.fleet.agent.http_page import HttpPages  # most agents have none
+        from pyprof.fleet.agent.http_endpoints import HttpPages  # most agents have none
 
         health = self._health
         pages = {"/metrics": health.metrics_page, "/healthz": health.page, "/readyz": health.ready_page}

@@ -14,7 +14,16 @@ from typing import Any
 
 from pyprof.fleet.agent.process_rules import SamplingChoice, TargetRule, Template, criterion
 from pyprof.fleet.agent.push.sink_types import COMMON, KINDS, PushTarget, wrong
-from pyprof.fleet.configuration import COLLECTORS, BadConfig, ConfigError, Setting, Wrong, checked, document, seconds
+from pyprof.fleet.toml_config_files import (
+    COLLECTORS,
+    BadConfig,
+    ConfigError,
+    Setting,
+    Wrong,
+    checked,
+    document,
+    seconds,
+)
 from pyprof.lazy_dataclasses import dataclass, field, field_names
 from pyprof.model.thread_identity import MOST
 from pyprof.options import NATIVE_VIEWS

@@ -17,12 +17,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from pyprof.collectors.linux.child_processes import find_descendants
-from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent.metrics import ACCURACY, Gauge, Metrics, PushNumber
 from pyprof.fleet.openmetrics import CONTENT_TYPE
-from pyprof.fleet.wire.push_verdicts import LATER
+from pyprof.fleet.wire.push_response_verdicts import LATER
 from pyprof.model.fleet_loss_reasons import CONDITIONS
 from pyprof.model.untrusted_text import dump_json
+from pyprof.problem_counters import Diagnostics
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _FIELDS = slice(11, 15)

@@ -11,9 +11,9 @@ import os
 import time
 from contextlib import suppress
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.model.profile import Profile
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.flight_recorder import LastWindowsSink
 
 FOLDER = "kept"

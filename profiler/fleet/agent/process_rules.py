@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
 
-from pyprof.fleet.configuration import Wrong
+from pyprof.fleet.toml_config_files import Wrong
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.thread_identity import LONGEST, Labels
 

@@ -18,9 +18,9 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.fleet.agent.config import Values
 from pyprof.fleet.agent.control_socket import ASKED, KEPT, ControlClient, ControlRefused, ControlRequest
 from pyprof.fleet.agent.last_minutes import LastMinutes
+from pyprof.fleet.agent.process_group_recording import FLUSH_S, IS_CONFINED, SampledGroup
 from pyprof.fleet.agent.process_rules import SamplingChoice
 from pyprof.fleet.agent.process_table import ProcessTable, selected
-from pyprof.fleet.agent.sampled_group import FLUSH_S, IS_CONFINED, SampledGroup
 from pyprof.fleet.agent.windows import labelled
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.profile import Profile

@@ -26,11 +26,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import IntEnum
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent.last_minutes import NOT_KEPT
-from pyprof.fleet.storage_calls import Disk, has_room
+from pyprof.fleet.file_system_calls import Disk, has_room
 from pyprof.fleet.wire.segment_names import SegmentName, is_day, is_part
 from pyprof.lazy_dataclasses import dataclass, field
+from pyprof.problem_counters import Diagnostics
 
 
 class Excess(IntEnum):
@@ -499,7 +499,7 @@ class Spool:
         """Set aside a segment that a sink will never accept, and drop the oldest of too many.
 
         Args:
-            reason: A key of REFUSED in wire/push_verdicts.py.
+            reason: A key of REFUSED in wire/push_response_verdicts.py.
 
         Raises:
             OSError: The file cannot be moved.

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError, PyprofError, RecordingError
-from pyprof.fleet.configuration import TimeSpan
-from pyprof.fleet.storage_calls import Disk
+from pyprof.fleet.file_system_calls import Disk
+from pyprof.fleet.toml_config_files import TimeSpan
 from pyprof.fleet.wire.segment_names import SegmentName, is_day
 from pyprof.importers import pprof
 from pyprof.importers.profile_builder import About, Builder

@@ -11,17 +11,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from pyprof.diagnostics import Problem
 from pyprof.errors import PyprofError, UsageError
 from pyprof.fleet.agent import spool_query
 from pyprof.fleet.agent.spool import QUEUE
-from pyprof.fleet.configuration import SINK_NAME, TimeSpan
-from pyprof.fleet.storage_calls import Disk
+from pyprof.fleet.file_system_calls import Disk
+from pyprof.fleet.toml_config_files import SINK_NAME, TimeSpan
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.unwind_result import StackEnd
 from pyprof.options import SIMPLE_MODES
+from pyprof.problem_counters import Problem
 
 _MIN_SHARE = 0.01
 _MAX_FILES = 20

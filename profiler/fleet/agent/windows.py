@@ -29,7 +29,7 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.fleet.agent.health import Conditions
 from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict
 from pyprof.fleet.agent.process_table import ProcessLabels
-from pyprof.fleet.agent.scale_to_processor_time import ProcessTime, summed_times, with_exact_sums
+from pyprof.fleet.agent.scale_to_cpu_time import ProcessTime, summed_times, with_exact_sums
 from pyprof.fleet.agent.spool import SpoolSegment
 from pyprof.fleet.wire.segment_names import OTHER, SegmentName
 from pyprof.lazy_dataclasses import dataclass, replace

@@ -162,13 +162,13 @@ def _load(arguments: argparse.Namespace) -> AgentConfig:
         BadConfig: The configuration is wrong.
         UsageError: An option is wrong.
     """
-    from pyprof.fleet import configuration
+    from pyprof.fleet import toml_config_files
     from pyprof.fleet.agent import config
 
     if arguments.config is None:
         found = config.without_file()
     else:
-        found = config.parse(configuration.read(arguments.config), arguments.config)
+        found = config.parse(toml_config_files.read(arguments.config), arguments.config)
     return _with_options(found, arguments)
 
 
@@ -199,15 +199,15 @@ def _spool(arguments: argparse.Namespace) -> str:
 
 def _status(arguments: argparse.Namespace) -> int:
     """Print the state of the agent and its spool, also if the configuration has errors: they come first."""
-    from pyprof.fleet import configuration
+    from pyprof.fleet import toml_config_files
     from pyprof.fleet.agent import config
     from pyprof.fleet.cli.agent_administration import status
-    from pyprof.fleet.configuration import BadConfig
+    from pyprof.fleet.toml_config_files import BadConfig
     from pyprof.fleet.wire.segment_names import default_spool
 
-    found, errors = config.without_file(), list[configuration.ConfigError]()
+    found, errors = config.without_file(), list[toml_config_files.ConfigError]()
     if arguments.config is not None:
-        found, errors = config.parse_valid(configuration.read(arguments.config), arguments.config)
+        found, errors = config.parse_valid(toml_config_files.read(arguments.config), arguments.config)
     if errors and arguments.forget is not None:  # its sinks are not known
         raise BadConfig(arguments.config, errors)
     found = _with_options(found, arguments)
@@ -216,12 +216,12 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from pyprof.fleet import configuration
+    from pyprof.fleet import toml_config_files
     from pyprof.fleet.agent import config
     from pyprof.fleet.agent.control_socket import group_number
     from pyprof.fleet.agent.process_table import ProcessTable
     from pyprof.fleet.agent.push.sink_types import missing, unusable_credentials
-    from pyprof.fleet.configuration import BadConfig
+    from pyprof.fleet.toml_config_files import BadConfig
 
     if arguments.config is None:
         raise UsageError("--check needs a configuration file", "pyprof agent --config FILE --check")
@@ -233,7 +233,7 @@ def _check(arguments: argparse.Namespace) -> int:
         return error.exit_code
     if found.values.group:
         group_number(found.values.group)
-    source = configuration.read(arguments.config)
+    source = toml_config_files.read(arguments.config)
     table = ProcessTable(found.rules, os.getpid())
     table.find_processes()
     unmatched = config.unmatched_rules(source, arguments.config, table.unmatched_rules())

@@ -23,8 +23,8 @@ from pyprof.fleet.agent.config import AgentConfig
 from pyprof.fleet.agent.control_socket import NoAgent, agent_state
 from pyprof.fleet.agent.push.sink_types import made
 from pyprof.fleet.agent.spool_status import QueueState, SpoolState, Unnamed, forget, queues, state
-from pyprof.fleet.configuration import ConfigError, TimeSpan, moment
-from pyprof.fleet.wire.push_verdicts import NotSent, RefusedForGood, SegmentSink, cause_and_hint
+from pyprof.fleet.toml_config_files import ConfigError, TimeSpan, moment
+from pyprof.fleet.wire.push_response_verdicts import NotSent, RefusedForGood, SegmentSink, cause_and_hint
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.lazy_dataclasses import field_names, is_record
 from pyprof.objfile.byte_source import open_regular

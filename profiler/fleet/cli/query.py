@@ -17,7 +17,7 @@ from pyprof.options import SIMPLE_MODES
 
 if TYPE_CHECKING:
     from pyprof.exporters.base import Exporter
-    from pyprof.fleet.configuration import TimeSpan
+    from pyprof.fleet.toml_config_files import TimeSpan
     from pyprof.model.profile import Profile
 
 TOP = "top"
@@ -90,7 +90,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 def run(arguments: argparse.Namespace) -> int:
     import datetime
 
-    from pyprof.fleet.configuration import TimeSpan, moment, span
+    from pyprof.fleet.toml_config_files import TimeSpan, moment, span
     from pyprof.fleet.wire.segment_names import default_spool
 
     arguments.spool = arguments.spool or default_spool()

@@ -90,9 +90,9 @@ def _unit(config: str | None, data: str) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     from pyprof.cli.terminal_output import Log, log_thread_failures
-    from pyprof.fleet.configuration import BadConfig
-    from pyprof.fleet.server import config, lifecycle
-    from pyprof.fleet.server.store import sql_engine
+    from pyprof.fleet.server import config, start_and_shutdown
+    from pyprof.fleet.server.store import clickhouse_engine
+    from pyprof.fleet.toml_config_files import BadConfig
     from pyprof.lazy_dataclasses import replace
 
     if arguments.print_config:
@@ -114,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
         line(f"{arguments.config or 'the defaults'}: no error")
         return 0
     if arguments.print_sql:
-        print(sql_engine.printed(found.days), end="")
+        print(clickhouse_engine.printed(found.days), end="")
         return 0
     data = os.path.abspath(arguments.data) if arguments.data else found.data
     if arguments.print_unit:
@@ -127,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
     log = Log(lambda text: line(f"{prefix}{text}", sys.stderr), arguments.log == "json")
     log_thread_failures(log)
     if arguments.rebuild:
-        count = lifecycle.rebuild(found, log)
+        count = start_and_shutdown.rebuild(found, log)
         line(f"{count:,} segments of {found.data} are in the database")
     else:
         _serve(found, log, arguments.log == "json", lambda: config.load(arguments.config))
@@ -141,7 +141,7 @@ def _serve(found: ServerConfig, log: Log, is_json: bool, load: Callable[[], Serv
     handler of the crash then keeps a lock for which exit(3) waits.
     """
     from pyprof.cli.signal_thread import EndBySignals, listen
-    from pyprof.fleet.server import lifecycle
+    from pyprof.fleet.server import start_and_shutdown
 
     def listens(end: Callable[[], None], reload: Callable[[], None]) -> None:
         ending = EndBySignals(_with_alarm(end), lambda: os._exit(1))
@@ -150,7 +150,7 @@ def _serve(found: ServerConfig, log: Log, is_json: bool, load: Callable[[], Serv
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it reloads under nohup, too
     code = 0
     try:
-        lifecycle.serve(found, log, listens, load)
+        start_and_shutdown.serve(found, log, listens, load)
     except PyprofError as error:
         code = error.exit_code
         if is_json:

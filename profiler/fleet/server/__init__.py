@@ -10,8 +10,8 @@ health_and_metrics  The server's health checks, and its metrics in the Prometheu
 http_app            The HTTP interface: routes, limits, refusals
 ingest/             The way of a segment into the server: it is received, stored as a file, converted to rows, and
                     indexed
-lifecycle           A server from its configuration: everything opened in order, and closed
 query/              Queries over the database, and their responses as JSON or profiles
 request_limits      Limits for requests: time and size of headers, rate of large bodies, number of sets of labels
+start_and_shutdown  A server from its configuration: everything opened in order, and closed
 store/              The database: its engines, tables, rollups, and uploaded symbol files
 """

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyprof.errors import UsageError
-from pyprof.fleet.configuration import BadConfig, ConfigError, Setting, Wrong, checked, document, read
 from pyprof.fleet.server.authorization import READ, WRITE, Tenant
-from pyprof.fleet.server.store.sql_engine import PASSWORD_VARIABLE, StoreAddress, address
+from pyprof.fleet.server.store.clickhouse_engine import PASSWORD_VARIABLE, StoreAddress, address
+from pyprof.fleet.toml_config_files import BadConfig, ConfigError, Setting, Wrong, checked, document, read
 from pyprof.fleet.wire.push_client import secret
-from pyprof.fleet.wire.push_verdicts import NotSent
+from pyprof.fleet.wire.push_response_verdicts import NotSent
 from pyprof.lazy_dataclasses import dataclass, replace
 
 _MAX_TENANTS = 1000

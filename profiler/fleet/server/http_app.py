@@ -19,13 +19,13 @@ from pyprof.fleet.server.authorization import COOKIE, READ, Access, Refused
 from pyprof.fleet.server.config import ServerConfig
 from pyprof.fleet.server.ingest.foreign_pushes import SENDERS, ForeignPush
 from pyprof.fleet.server.ingest.ingest_app import JSON, SAFE, SEGMENTS, ClientGone, IngestApp
-from pyprof.fleet.server.lifecycle import ServerParts
 from pyprof.fleet.server.query import query_api
 from pyprof.fleet.server.query.profile_queries import ClientDisconnected, ClientQueries, RunningQuery
 from pyprof.fleet.server.query.sample_selection import check_words
 from pyprof.fleet.server.request_limits import BodyRateLimit, Receive, Scope, Send
+from pyprof.fleet.server.start_and_shutdown import ServerParts
+from pyprof.fleet.server.store.clickhouse_engine import StoreError
 from pyprof.fleet.server.store.database import MAX_SILENCE_S
-from pyprof.fleet.server.store.sql_engine import StoreError
 from pyprof.model.untrusted_text import dump_json
 
 _PAGE_POLICY = (

@@ -22,8 +22,8 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pyprof.fleet.server.authorization import Refused
+from pyprof.fleet.server.store.clickhouse_engine import StoreError
 from pyprof.fleet.server.store.database import Store
-from pyprof.fleet.server.store.sql_engine import StoreError
 
 MAX_OF_SEGMENT = 1000
 _MAX_DAYS = 64

@@ -33,7 +33,14 @@ from urllib.parse import urlsplit
 import orjson
 
 from pyprof.errors import FormatError, OutputError
-from pyprof.fleet.wire.push_verdicts import NO_REASON, NotSent, RefusedForGood, StatedReason, judge_grpc, judge_http
+from pyprof.fleet.wire.push_response_verdicts import (
+    NO_REASON,
+    NotSent,
+    RefusedForGood,
+    StatedReason,
+    judge_grpc,
+    judge_http,
+)
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.objfile.byte_source import open_regular
 from pyprof.objfile.symbol_servers import RequestDeadline, build_opener

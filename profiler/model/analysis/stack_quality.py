@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.diagnostics import Problem
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.integer_columns import distinct
 from pyprof.model.interpreter_frames import SampleState
@@ -28,6 +27,7 @@ from pyprof.model.summary import (
     lacks,
 )
 from pyprof.model.unwind_result import StackEnd, Trust
+from pyprof.problem_counters import Problem
 
 FRAMES_MISSING = SampleState.BROKEN_CHAIN | SampleState.LONG_CHAIN | SampleState.NO_RUN
 """Flags (SampleState) of a sample in whose stack some functions of the interpreter are missing."""

@@ -14,6 +14,7 @@ from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.unwind_result import Walk
+from pyprof.runtime_code.hotspot.active_inlined_methods import SampledScopes
 from pyprof.runtime_code.hotspot.code_cache import (
     INTERPRETER,
     MAX_BLOB,
@@ -24,7 +25,6 @@ from pyprof.runtime_code.hotspot.code_cache import (
     read_stubs,
 )
 from pyprof.runtime_code.hotspot.methods import InlineScopes, JavaMethod, Methods, read_scopes
-from pyprof.runtime_code.hotspot.sampled_scopes import SampledScopes
 from pyprof.runtime_code.hotspot.unwind_rules import Codelet, FrameRules
 from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs, find_structs, read_flag
 from pyprof.unwind.rules import FunctionRows

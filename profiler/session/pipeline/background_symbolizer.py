@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, Module
 from pyprof.model.profile import FrameKind
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.unwind_result import lookup_pc
 from pyprof.options import ViewOptions
+from pyprof.problem_counters import Diagnostics
+from pyprof.session.pipeline.native_frame_views import VIEWS, Function, is_interpreted
 from pyprof.session.pipeline.sample_windows import Window
-from pyprof.session.pipeline.shown_frames import VIEWS, Function, is_interpreted
 from pyprof.session.session import Session
 from pyprof.symbolize.symbolizer import Symbolizer
 

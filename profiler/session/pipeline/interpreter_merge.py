@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.frame_merge import Evaluators, merge_chain
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.integer_columns import distinct
@@ -24,7 +23,8 @@ from pyprof.model.interpreter_frames import Chain, FunctionPlace, SampleState
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import Merge, StackTable
 from pyprof.model.unwind_result import StackEnd, Walk
-from pyprof.session.pipeline.resume_at_evaluator import EvaluatorResume
+from pyprof.problem_counters import Diagnostics
+from pyprof.session.pipeline.continue_stack_at_interpreter import EvaluatorResume
 from pyprof.unwind.unwinder import Unwinder
 
 _MAX_SETTLED = 1 << 16

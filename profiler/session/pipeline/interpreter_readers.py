@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Set
 
 from pyprof.collectors.linux import procfs
-from pyprof.diagnostics import Diagnostics, Finding
 from pyprof.errors import FormatError
 from pyprof.interpreters.base import Detected, InterpreterContext, LiveProcess, NotBegun
 from pyprof.interpreters.detection_symbols import KnownSymbols, ReadSymbols
@@ -24,6 +23,7 @@ from pyprof.model.interpreter_reader_protocols import KernelReader, StackReader
 from pyprof.model.profile import Line, ThreadInfo, rename_threads
 from pyprof.objfile.byte_source import open_regular
 from pyprof.options import DEFAULT_STACK_SIZE
+from pyprof.problem_counters import Diagnostics, Finding
 
 _MAP_HEAD = 1 << 20
 _NEVER_SAMPLED = -(1 << 40)

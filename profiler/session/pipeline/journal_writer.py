@@ -18,7 +18,6 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.exporters.base import Journal, JournalPart, SampleColumns
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.interpreter_frames import SampleState
@@ -26,7 +25,8 @@ from pyprof.model.profile import Frame, ModuleInfo, ThreadInfo
 from pyprof.model.stacks import FrameKey
 from pyprof.model.summary import ModuleSummary, Summary
 from pyprof.model.thread_identity import join_labels
-from pyprof.session.own_resources import RecentCost
+from pyprof.problem_counters import Diagnostics
+from pyprof.session.own_cpu_and_memory import RecentCost
 from pyprof.session.pipeline.profile_assembly import amounts, effort
 from pyprof.session.pipeline.sample_windows import WindowAdditions, WindowPosition
 from pyprof.session.pipeline.window_row_store import Rows, RowStore

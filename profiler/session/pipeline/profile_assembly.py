@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorStats
-from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.registry import KINDS
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.stack_quality import contents
@@ -27,7 +26,8 @@ from pyprof.model.profile import FrameKind, Profile, ThreadInfo, ValueType
 from pyprof.model.summary import Children, Language, Stops, Summary
 from pyprof.model.thread_identity import ProcessKey
 from pyprof.objfile.mapped_object_files import ImageStore
-from pyprof.session.own_resources import OwnCost, own_cost
+from pyprof.problem_counters import Diagnostics
+from pyprof.session.own_cpu_and_memory import OwnCost, own_cost
 from pyprof.session.pipeline.sample_windows import Window, WindowStatistics
 from pyprof.session.pipeline.unsampled_time import processor_time, scale_to_accounts
 from pyprof.session.pipeline.window_row_store import Rows

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorState, CollectorStats, Feedback
 from pyprof.collectors.linux.process_cpu_times import NOTHING, Spent
-from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.integer_columns import distinct
@@ -25,6 +24,7 @@ from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import FrameKey, StackTable
 from pyprof.model.thread_identity import Labels, ThreadKey
 from pyprof.model.unwind_result import StackEnd, Walk
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.pipeline.batch_to_stacks import Interned, Interning
 from pyprof.session.pipeline.truncated_stack_repair import TruncatedStackRepair
 from pyprof.session.pipeline.window_row_store import (

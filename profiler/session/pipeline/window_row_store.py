@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.lazy_dataclasses import dataclass, field, field_names
 from pyprof.model.sample_batch import SampleBatch, SampleKind, Surroundings
 from pyprof.model.stacks import StackTable, marker_key
 from pyprof.model.thread_identity import Labels, ThreadKey
+from pyprof.problem_counters import Diagnostics
 
 I16 = npt.NDArray[np.int16]
 I32 = npt.NDArray[np.int32]

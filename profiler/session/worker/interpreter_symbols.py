@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from pyprof.collectors.linux.procmap_query import make_guarded_reader
-from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.detection_symbols import MAX_SYMBOLS, FoundSymbols, Symbol, Wanted, read_symbols
 from pyprof.model.address_space import AddressSpace, Mapping, Module, ProgramImage
 from pyprof.objfile.untrusted_file_access import Opener
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.worker.file_broker import KnownProcess
 from pyprof.session.worker.message_channel import Channel, Closed, Part, Received
 from pyprof.session.worker.message_codec import MEMORY

@@ -12,12 +12,12 @@ from typing import Protocol
 
 from pyprof.collectors.base import CollectorStats
 from pyprof.collectors.linux.process_cpu_times import Spent
-from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.thread_identity import Labels
 from pyprof.options import UnwindOptions, ViewOptions
+from pyprof.problem_counters import Diagnostics, Problem
 from pyprof.session.pipeline.interpreter_readers import InterpreterNews
 
 

@@ -16,14 +16,14 @@ import numpy as np
 from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.collectors.linux.process_cpu_times import NOTHING, UnfollowedChildren
-from pyprof.diagnostics import Diagnostics, Problem
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import MAX_MAPPINGS
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.options import UnwindOptions
-from pyprof.session.own_resources import OwnCost, OwnHeap, RecentCost, own_cost
+from pyprof.problem_counters import Diagnostics, Problem
+from pyprof.session.own_cpu_and_memory import OwnCost, OwnHeap, RecentCost, own_cost
 from pyprof.session.pipeline.interpreter_readers import InterpreterNews, Runtimes
 from pyprof.session.worker.deadline import EndUrgency
 from pyprof.session.worker.messages import (

@@ -4,8 +4,8 @@ Several threads may send messages and wait for responses. Responses for the samp
 `functions`.
 
 An Examiner sends one-shot tasks to a worker that has no recording. A task is a OneShotTask (messages.py): it examines a
-core file (session/post_mortem.py), an object file or a process (pyprof.tools). The module of its class must be loaded
-before a confined worker is forked.
+core file (session/core_and_crash_dump_profile.py), an object file or a process (pyprof.tools). The module of its class
+must be loaded before a confined worker is forked.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from types import TracebackType
 from typing import Self
 
 from pyprof.collectors.linux import procfs
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
 from pyprof.model.profile import Profile
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.deadline import EndUrgency
 from pyprof.session.worker.file_broker import AnyObjectFile, KnownFiles, KnownFolder, KnownProcess, NumberedSink

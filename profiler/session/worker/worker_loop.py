@@ -16,14 +16,14 @@ import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.linux.libc import map_large_blocks
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Journal, JournalBeginning
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import StatedId
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.thread_identity import join_labels
-from pyprof.session.own_resources import OwnHeap
+from pyprof.problem_counters import Diagnostics
+from pyprof.session.own_cpu_and_memory import OwnHeap
 from pyprof.session.pipeline.background_symbolizer import BackgroundSymbolizer
 from pyprof.session.pipeline.profile_assembly import SOURCE_BUDGET_S, WAITED_FOR_S
 from pyprof.session.pipeline.sample_windows import Clock, Window

@@ -26,7 +26,7 @@ from pyprof.fleet.wire.push_client import (
     stated_reason,
     wait_s,
 )
-from pyprof.fleet.wire.push_verdicts import NO_REASON, NotSent, RefusedForGood, StatedReason, judge_http
+from pyprof.fleet.wire.push_response_verdicts import NO_REASON, NotSent, RefusedForGood, StatedReason, judge_http
 from pyprof.lazy_dataclasses import replace
 from tests.agent.push.receivers import Asked, Said, receiver, talker
 

@@ -14,17 +14,17 @@ from unittest import mock
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent import config
 from pyprof.fleet.agent.health import Conditions
 from pyprof.fleet.agent.metrics import PUSHES
 from pyprof.fleet.agent.push.sink_queues import MAX_BEHIND_S, SLOW_REQUEST_S, Pusher, Pushers
 from pyprof.fleet.agent.push.sink_types import KINDS, FolderSink, PushTarget, ServerSink, made
 from pyprof.fleet.agent.spool import Caps, Spool, SpoolSegment
-from pyprof.fleet.configuration import BadConfig
-from pyprof.fleet.wire.push_verdicts import GRPC, HTTP, LATER, REFUSED, NotSent, RefusedForGood, SegmentSink
+from pyprof.fleet.toml_config_files import BadConfig
+from pyprof.fleet.wire.push_response_verdicts import GRPC, HTTP, LATER, REFUSED, NotSent, RefusedForGood, SegmentSink
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.model.loss_reason_texts import COUNTERS
+from pyprof.problem_counters import Diagnostics
 from tests.agent.push.receivers import Said, receiver
 
 RULE = '[[rule]]\nname = "x"\n'

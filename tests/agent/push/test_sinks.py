@@ -20,7 +20,7 @@ from pyprof.fleet.agent.push import otlp_parca_pyroscope, segment_to_pprof, sink
 from pyprof.fleet.agent.push.otlp_parca_pyroscope import PyroscopeSink
 from pyprof.fleet.agent.push.sink_types import BucketSink, PushTarget, ServerSink
 from pyprof.fleet.wire.push_client import Credentials, Endpoint, GrpcCall
-from pyprof.fleet.wire.push_verdicts import NotSent, RefusedForGood, judge_http
+from pyprof.fleet.wire.push_response_verdicts import NotSent, RefusedForGood, judge_http
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.importers import pprof
 from pyprof.model.profile import Profile

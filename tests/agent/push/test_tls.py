@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.fleet.wire.push_client import Credentials, HttpClient
-from pyprof.fleet.wire.push_verdicts import NotSent
+from pyprof.fleet.wire.push_response_verdicts import NotSent
 from pyprof.lazy_dataclasses import replace
 from tests.agent.push.receivers import Said, receiver
 from tests.support import need

@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARM
 from pyprof.objfile.elf_file import ElfFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.exidx_section import Exidx, open_exidx
 from tests.support import need
 

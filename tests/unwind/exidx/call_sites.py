@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARM
 from pyprof.objfile.elf_file import ElfFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.cfi_sections import open_debug_frame
 from pyprof.unwind.formats.exidx_section import open_exidx
 from pyprof.unwind.rule_text import describe_rule

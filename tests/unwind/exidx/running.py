@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace, Mapping
 from pyprof.model.arch import ARM
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
 from pyprof.model.unwind_result import Walk
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.unwinder import Unwinder
 from tests.unwind.exidx.shadow import Film
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM
 from pyprof.objfile.elf_file import ElfFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.exidx_section import open_exidx
 from pyprof.unwind.formats.exidx_unwind_instructions import compile_rule, decode_opcodes
 from pyprof.unwind.rule_text import describe_rule

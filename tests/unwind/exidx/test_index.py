@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import ARM, ARMEB, X86_64
 from pyprof.model.unwind_result import Trust
 from pyprof.objfile.elf_file import ElfFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.exidx_section import Entry, Exidx, open_exidx, read_entries
 from pyprof.unwind.rule_text import describe_rule
 from tests.unwind.exidx import writer

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import ARM
 from pyprof.objfile.elf_file import ElfFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.cfi_sections import open_debug_frame
 from pyprof.unwind.formats.exidx_prologue_rows import Decoder, Effect, RowReader
 from pyprof.unwind.formats.exidx_unwind_instructions import compile_rule, decode_opcodes

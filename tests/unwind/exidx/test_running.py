@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import ARM, ARMEB
 from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.objfile.elf_file import ElfFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.cfi_sections import open_debug_frame
 from tests.support import build, need
 from tests.unwind.exidx.build import source_of, symbols

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import Arch
 from pyprof.objfile.elf_file import ElfFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.cfi_sections import open_eh_frame
 from pyprof.unwind.formats.sframe_source import open_sframe
 from pyprof.unwind.rule_text import describe_rule

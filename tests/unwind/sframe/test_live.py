@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.linux.procfs import read_address_space
-from pyprof.diagnostics import Diagnostics
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.elf_memory_image import rebuild_image
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.sframe_source import open_sframe
 from tests import warm
 from tests.oracle.run import Oracle, Plan

@@ -7,10 +7,10 @@ import struct
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.objfile.elf_file import ElfFile
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.sframe_source import SFrame, open_sframe, read_sframe
 from tests.unwind.sframe.fixtures import FOLDER, load
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.sframe_source import SFrame, open_sframe
 from tests.unwind.sframe.fixtures import FOLDER, NAMES, listing, load
 from tests.unwind.sframe.listing import Listed, as_listed, read_listing

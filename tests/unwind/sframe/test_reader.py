@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.arch import AARCH64, S390X, X86_64
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.sframe_source import SFrame, read_sframe
 from pyprof.unwind.rules import UNDEFINED, RegKind, RegRule, Rule
 from tests.unwind.sframe.writer import Function, Place, Row, Section, write

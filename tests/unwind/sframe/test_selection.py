@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyprof.diagnostics import Diagnostics
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.module_unwind_sources import open_sources, order_sources
 from tests.unwind.sframe.fixtures import load
 

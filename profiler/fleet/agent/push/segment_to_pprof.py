@@ -18,7 +18,7 @@ from pyprof.errors import FormatError, PyprofError
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.protobuf_encoding import encode_data
-from pyprof.fleet.wire.push_verdicts import NotSent, RefusedForGood
+from pyprof.fleet.wire.push_response_verdicts import NotSent, RefusedForGood
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.importers import pprof as pprof_reader
 from pyprof.importers.protobuf import parse_fields

@@ -16,12 +16,19 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.fleet.agent.health import Conditions
 from pyprof.fleet.agent.push.sink_types import PushTarget, made
 from pyprof.fleet.agent.spool import QUEUE, Spool
-from pyprof.fleet.wire.push_verdicts import LATER, REFUSED, NotSent, RefusedForGood, SegmentSink, cause_and_hint
+from pyprof.fleet.wire.push_response_verdicts import (
+    LATER,
+    REFUSED,
+    NotSent,
+    RefusedForGood,
+    SegmentSink,
+    cause_and_hint,
+)
 from pyprof.fleet.wire.segment_names import SegmentName
+from pyprof.problem_counters import Diagnostics
 
 _LOOK_S = 1.0
 _FIRST_S, _MAX_S = 1.0, 300.0

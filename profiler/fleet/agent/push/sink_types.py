@@ -17,18 +17,18 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from pyprof.errors import UsageError
-from pyprof.fleet.configuration import Setting
+from pyprof.fleet.toml_config_files import Setting
 from pyprof.lazy_dataclasses import dataclass, field
 
 if TYPE_CHECKING:
     from pyprof.fleet.wire.push_client import Endpoint
-    from pyprof.fleet.wire.push_verdicts import SegmentSink
+    from pyprof.fleet.wire.push_response_verdicts import SegmentSink
 from contextlib import ExitStack, suppress
 
 from pyprof.exporters import output_file
-from pyprof.fleet.storage_calls import Disk
+from pyprof.fleet.file_system_calls import Disk
 from pyprof.fleet.wire.push_client import Endpoint, HttpClient
-from pyprof.fleet.wire.push_verdicts import NotSent
+from pyprof.fleet.wire.push_response_verdicts import NotSent
 from pyprof.fleet.wire.segment_names import SegmentName
 
 PATH = "/api/v1/segments"
@@ -219,7 +219,7 @@ def unusable_credentials(target: PushTarget) -> str:
     missing, which may exist where the agent runs.
     """
     from pyprof.fleet.wire.push_client import Credentials, ca
-    from pyprof.fleet.wire.push_verdicts import NotSent
+    from pyprof.fleet.wire.push_response_verdicts import NotSent
 
     values = target.values
     if not all(map(os.path.lexists, _credential_files(target))):

@@ -21,9 +21,9 @@ from pyprof.fleet.server.ingest import large_body_process
 from pyprof.fleet.server.ingest.foreign_pushes import ForeignPush
 from pyprof.fleet.server.ingest.large_body_process import LargeBodies
 from pyprof.fleet.server.ingest.segment_files import DiskFull
-from pyprof.fleet.server.ingest.segment_rows import SegmentRows, rows_of
-from pyprof.fleet.server.lifecycle import ServerParts
+from pyprof.fleet.server.ingest.segment_to_rows import SegmentRows, rows_of
 from pyprof.fleet.server.request_limits import Receive, Scope, Send, SeriesLimit
+from pyprof.fleet.server.start_and_shutdown import ServerParts
 from pyprof.fleet.wire.segment_names import OTHER, SegmentName, day_of, folder_of
 from pyprof.importers import pprof
 from pyprof.importers.profile_builder import WorkLimit, WorkLimitExceeded

@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 
 from pyprof.errors import FormatError, PyprofError
 from pyprof.fleet.server.ingest.foreign_pushes import ForeignPush
-from pyprof.fleet.server.ingest.segment_rows import SegmentRows, rows_of
+from pyprof.fleet.server.ingest.segment_to_rows import SegmentRows, rows_of
 from pyprof.fleet.server.ingest.stack_caches import StoredStackCache, TenantFrameCaches
 from pyprof.fleet.wire.segment_names import SegmentName
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
-from pyprof.fleet.storage_calls import Disk, locked
+from pyprof.fleet.file_system_calls import Disk, locked
 from pyprof.fleet.wire.segment_names import PART, SegmentName, is_day
 from pyprof.objfile.byte_source import open_regular
 

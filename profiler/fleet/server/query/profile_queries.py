@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyprof.fleet.server.authorization import Refused
-from pyprof.fleet.server.ingest.segment_rows import HOUR_NS, hour_of
-from pyprof.fleet.server.query.merged_profile import ProfileHead, Rest, Stack, StackCost, dearest, profile_of
+from pyprof.fleet.server.ingest.segment_to_rows import HOUR_NS, hour_of
+from pyprof.fleet.server.query.rows_to_profile import ProfileHead, Rest, Stack, StackCost, dearest, profile_of
 from pyprof.fleet.server.query.sample_selection import SampleQuery
+from pyprof.fleet.server.store.clickhouse_engine import Engine, StoreError, literal
 from pyprof.fleet.server.store.rollups import HOUR, CountedRows, Rollup, above, choose_rollups
-from pyprof.fleet.server.store.sql_engine import Engine, StoreError, literal
 from pyprof.fleet.server.store.symbol_files import SymbolFiles
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.analysis.confidence_interval import SamplingBasis

@@ -10,14 +10,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.fleet.server.ingest.segment_rows import SegmentRows
+from pyprof.fleet.server.ingest.segment_to_rows import SegmentRows
 from pyprof.fleet.server.ingest.stack_caches import StoredStackCache
 from pyprof.fleet.server.query.profile_queries import ClientQueries, RunningQuery
-from pyprof.fleet.server.store import table_blocks
+from pyprof.fleet.server.store import clickhouse_native_blocks
+from pyprof.fleet.server.store.clickhouse_engine import NAMES, SHORT_S, Engine, literal
+from pyprof.fleet.server.store.clickhouse_native_blocks import Block, SeriesKey, StacksOfDay
 from pyprof.fleet.server.store.rollups import HourlyRollups
-from pyprof.fleet.server.store.sql_engine import NAMES, SHORT_S, Engine, literal
 from pyprof.fleet.server.store.symbol_files import SymbolFiles
-from pyprof.fleet.server.store.table_blocks import Block, SeriesKey, StacksOfDay
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.thread_identity import Labels
 
@@ -134,15 +134,15 @@ class Store:
         if not segments:
             return
         stacks, series = self._stored.lacking_stacks(segments), self._stored.lacking_series(segments)
-        for piece in table_blocks.pieces(stacks):
-            self._put("stacks", table_blocks.stacks(piece))
-        self._put("series", table_blocks.series(series))
+        for piece in clickhouse_native_blocks.pieces(stacks):
+            self._put("stacks", clickhouse_native_blocks.stacks(piece))
+        self._put("series", clickhouse_native_blocks.series(series))
         self._stored.add_rows(stacks, series)
         batches = self._batches(len(segments))
-        self._put("window_samples", table_blocks.samples(segments, batches))
-        self._put("window_builds", table_blocks.builds(segments, batches))
-        self._put("window_series", table_blocks.series_of_windows(segments, batches))
-        self._put("windows", table_blocks.windows(segments, batches))
+        self._put("window_samples", clickhouse_native_blocks.samples(segments, batches))
+        self._put("window_builds", clickhouse_native_blocks.builds(segments, batches))
+        self._put("window_series", clickhouse_native_blocks.series_of_windows(segments, batches))
+        self._put("windows", clickhouse_native_blocks.windows(segments, batches))
 
     def _batches(self, count: int) -> list[int]:
         """Return a batch number for each segment, which identifies the attempt to insert the segment into the database.

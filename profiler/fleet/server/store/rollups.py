@@ -15,9 +15,9 @@ import secrets
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from pyprof.fleet.server.ingest.segment_rows import HOUR_NS
+from pyprof.fleet.server.ingest.segment_to_rows import HOUR_NS
 from pyprof.fleet.server.query.sample_selection import SampleQuery
-from pyprof.fleet.server.store.sql_engine import Dialect, Engine, StoreError, literal
+from pyprof.fleet.server.store.clickhouse_engine import Dialect, Engine, StoreError, literal
 from pyprof.lazy_dataclasses import dataclass
 
 HOUR = f"intDiv(end_ns - 1, {HOUR_NS})"

@@ -13,12 +13,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
+from pyprof.fleet.file_system_calls import Disk
 from pyprof.fleet.server.authorization import Refused
 from pyprof.fleet.server.ingest.segment_files import FULL
-from pyprof.fleet.server.ingest.segment_rows import is_bare
-from pyprof.fleet.storage_calls import Disk
+from pyprof.fleet.server.ingest.segment_to_rows import is_bare
 from pyprof.fleet.wire.segment_names import PART
 from pyprof.importers.pprof import inflate
 from pyprof.lazy_dataclasses import replace
@@ -26,6 +25,7 @@ from pyprof.model.profile import Frame, FrameKind, Line
 from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.objfile.byte_source import BytesSource, open_regular
 from pyprof.objfile.untrusted_file_access import is_build_id
+from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize.breakpad_names import SymbolFileNames
 
 _MAX_TEXT = 1 << 27

@@ -21,12 +21,12 @@ from pyprof.fleet.server.health_and_metrics import (
     ServerHealth,
     ServerMetrics,
 )
-from pyprof.fleet.server.ingest.indexer import Indexer, Retention
+from pyprof.fleet.server.ingest.database_indexer import Indexer, Retention
 from pyprof.fleet.server.ingest.segment_files import SegmentFiles
 from pyprof.fleet.server.ingest.stack_caches import TenantStackCaches
-from pyprof.fleet.server.store import local_store
+from pyprof.fleet.server.store import local_database
+from pyprof.fleet.server.store.clickhouse_engine import Engine, StoreAddress, StoreError, opened
 from pyprof.fleet.server.store.database import Store
-from pyprof.fleet.server.store.sql_engine import Engine, StoreAddress, StoreError, opened
 from pyprof.fleet.server.store.symbol_files import SymbolFiles
 from pyprof.fleet.systemd import Notifier
 from pyprof.lazy_dataclasses import dataclass
@@ -56,8 +56,8 @@ def _open_engine(where: StoreAddress, days: int, say: Say, is_new: bool) -> Engi
     if where.kind != "chdb":
         return opened(where, days)
     if is_new:
-        local_store.delete(where.path)
-    return local_store.LocalEngine(where, days, say)
+        local_database.delete(where.path)
+    return local_database.LocalEngine(where, days, say)
 
 
 @contextmanager
@@ -85,11 +85,15 @@ def parts(config: ServerConfig, say: Say, is_new: bool = False) -> Iterator[Serv
 
             def check_disk() -> None:
                 files.check()
-                if isinstance(engine, local_store.LocalEngine):
+                if isinstance(engine, local_database.LocalEngine):
                     engine.check_room()
 
             def check_rebuilt() -> None:
-                if isinstance(engine, local_store.LocalEngine) and engine.was_damaged and not waiting[0].has_caught_up:
+                if (
+                    isinstance(engine, local_database.LocalEngine)
+                    and engine.was_damaged
+                    and not waiting[0].has_caught_up
+                ):
                     raise StoreError(SENTENCES[STORE_REBUILDING])
 
             checks = {DISK_FULL: check_disk, STORE_FAILED: check_store, STORE_REBUILDING: check_rebuilt}

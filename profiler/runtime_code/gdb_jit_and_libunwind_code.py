@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import AddressSpace, Module, ReadMemory
@@ -21,6 +20,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.mapped_object_files import Image
 from pyprof.objfile.object_file_opening import open_memory_object
 from pyprof.objfile.target_memory_structs import TargetStructs
+from pyprof.problem_counters import Diagnostics
 from pyprof.runtime_code.base import CodeScan, NoImage, Rows, RuleAt, module_path, report_problem
 from pyprof.unwind.formats.gdb_jit import (
     DESCRIPTOR,

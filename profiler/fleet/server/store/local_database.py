@@ -17,9 +17,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pyprof.fleet.server.store.sql_engine import ChdbEngine, Dialect, StoreAddress, StoreError, migrate
-from pyprof.fleet.server.store.table_blocks import Block
-from pyprof.fleet.storage_calls import Disk
+from pyprof.fleet.file_system_calls import Disk
+from pyprof.fleet.server.store.clickhouse_engine import ChdbEngine, Dialect, StoreAddress, StoreError, migrate
+from pyprof.fleet.server.store.clickhouse_native_blocks import Block
 
 MIN_FREE_BYTES = 8 << 20
 """Number of free bytes of the disk below which the server does not open the database."""

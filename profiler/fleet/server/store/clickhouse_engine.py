@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import orjson
 
 from pyprof.errors import PyprofError, UsageError
-from pyprof.fleet.server.store.table_blocks import Block
+from pyprof.fleet.server.store.clickhouse_native_blocks import Block
 from pyprof.lazy_dataclasses import dataclass
 
 NAMES = (

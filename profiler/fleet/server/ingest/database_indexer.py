@@ -15,10 +15,10 @@ from itertools import islice
 
 from pyprof.errors import FormatError
 from pyprof.fleet.server.ingest.segment_files import SegmentFiles
-from pyprof.fleet.server.ingest.segment_rows import SegmentRows, rows_of
+from pyprof.fleet.server.ingest.segment_to_rows import SegmentRows, rows_of
 from pyprof.fleet.server.ingest.stack_caches import TenantStackCaches
+from pyprof.fleet.server.store.clickhouse_engine import StoreError
 from pyprof.fleet.server.store.database import Store
-from pyprof.fleet.server.store.sql_engine import StoreError
 from pyprof.fleet.wire.segment_names import SegmentName
 from pyprof.lazy_dataclasses import dataclass
 

@@ -14,12 +14,12 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.interpreters.frame_merge import Evaluators, find_frame
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.interpreter_frames import Chain, Run
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.unwind_result import StackEnd, Trust, Walk
+from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.unwinder import Unwinder
 
 _T = TypeVar("_T", np.uint64, np.uint8, np.bool_)

@@ -12,7 +12,7 @@ from datetime import date
 import numpy as np
 import numpy.typing as npt
 
-from pyprof.fleet.server.ingest.segment_rows import SegmentRows, hour_of
+from pyprof.fleet.server.ingest.segment_to_rows import SegmentRows, hour_of
 from pyprof.fleet.server.ingest.stack_caches import StoredStackCache
 from pyprof.importers.protobuf import pack_number
 from pyprof.lazy_dataclasses import dataclass

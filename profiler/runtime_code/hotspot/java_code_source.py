@@ -13,7 +13,6 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
@@ -21,6 +20,7 @@ from pyprof.model.jit_code_map import NEVER, CodeMap, CodeName, Span
 from pyprof.model.loss_reason_texts import problem_of
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.unwind_result import Trust, Walk
+from pyprof.problem_counters import Diagnostics
 from pyprof.runtime_code.base import I64, CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
 from pyprof.runtime_code.hotspot.code_cache import STUB_LIST
 from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS

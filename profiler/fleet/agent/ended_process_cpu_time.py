@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from pyprof.collectors.bpf.process_ends import ProcessEnd, ProcessEnds
 from pyprof.collectors.linux.process_cpu_times import TICK_NS, read_boot_ticks
 from pyprof.errors import PyprofError
+from pyprof.fleet.agent.process_group_recording import SampledGroup
 from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, TargetRule, asked_facts, user_name
 from pyprof.fleet.agent.process_table import YOUNG_S, Facts, ObservedProcess, ProcessTable
-from pyprof.fleet.agent.sampled_group import SampledGroup
 
 _MAX_ENDED = 10_000
 """Maximum number of ended processes that wait for the report of their end: zombies, and those whose report was lost."""

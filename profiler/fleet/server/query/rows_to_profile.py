@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from pyprof.fleet.server.ingest.segment_rows import file_offset, frame_of, module_of
+from pyprof.fleet.server.ingest.segment_to_rows import file_offset, frame_of, module_of
 from pyprof.importers.profile_builder import About, Builder
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.confidence_interval import SamplingBasis, basis_of_sums

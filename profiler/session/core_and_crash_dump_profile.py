@@ -13,7 +13,6 @@ from functools import partial
 from pyprof.collectors.postmortem.core_process import CoreFileProcess
 from pyprof.collectors.postmortem.crash_dump_process import DumpedProcess, looks_like_dump
 from pyprof.collectors.postmortem.saved_thread_collector import SavedThreads
-from pyprof.diagnostics import Diagnostics
 from pyprof.errors import FormatError, PyprofError
 from pyprof.interpreters.detection_symbols import KnownSymbols, read_symbols
 from pyprof.interpreters.goroutine_offsets import GoroutineFinder
@@ -26,6 +25,7 @@ from pyprof.objfile.crash_dump import DumpException, DumpModule
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.objfile.untrusted_file_access import debuginfod_cache
 from pyprof.options import DeadTarget, is_confined
+from pyprof.problem_counters import Diagnostics
 from pyprof.session.goroutine_stacks import GoroutineStacks
 from pyprof.session.session import Session
 from pyprof.session.worker.file_broker import AnyObjectFile, KnownFiles, KnownFolder

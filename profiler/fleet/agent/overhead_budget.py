@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 
 from pyprof.collector_control import Stride
-from pyprof.fleet.agent.effort_controller import AIM, SETTLING, BudgetVerdict, CostBudget, Effort, Governor
 from pyprof.fleet.agent.health import Conditions, OwnCpu, memory, spent
 from pyprof.fleet.agent.metrics import WIDEST
+from pyprof.fleet.agent.sampling_effort_controller import AIM, SETTLING, BudgetVerdict, CostBudget, Effort, Governor
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.loss_reason_texts import Note, make_note
 from pyprof.model.profile import Profile

@@ -16,7 +16,7 @@ from pyprof.errors import PyprofError
 from pyprof.fleet.agent.config import Values
 from pyprof.fleet.agent.process_rules import SamplingChoice
 from pyprof.fleet.agent.process_table import ProcessTable, RuleSelection, selected
-from pyprof.fleet.agent.scale_to_processor_time import ProcessClocks, ProcessTime, summed_times, with_exact_sums
+from pyprof.fleet.agent.scale_to_cpu_time import ProcessClocks, ProcessTime, summed_times, with_exact_sums
 from pyprof.fleet.agent.windows import WindowClock, WindowPart, extended
 from pyprof.model.profile import Profile
 from pyprof.options import RecordOptions
