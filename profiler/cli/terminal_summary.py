@@ -150,8 +150,8 @@ def _tables(found: FunctionTables, profile: Profile, width: int) -> Iterator[str
         names = keep_apart(full, [shorten_middle(name, room) for name in full], room)
         for cost, name in zip(rows_of, names, strict=True):
             pids = f"pid {cost.pids[0]}" if len(cost.pids) == 1 else many(len(cost.pids), "process", "processes")
-            value = duration(cost.value) if summary.is_small else percent(cost.value, whole)
-            yield _row(value, name, pids, width)
+            share = duration(cost.value) if summary.is_small else percent(cost.value, whole)
+            yield _row(share, name, pids, width)
 
 
 def _share(whole: float) -> Callable[[float], str]:

@@ -302,7 +302,10 @@ def _judged(
         found = stacks[at].sliced(weights[at], slices_of(profiles[at]), wanted)
         values = np.concatenate([found.own, found.total, found.whole[:, None]], axis=1)
         evidence.append(Evidence(values, samples, found.whole, units, scale.way))
-    judged = judge_by_samples(*weighted, limits[0], error) if by_samples else judge(*evidence, limits[0], error)
+    if by_samples:
+        judged = judge_by_samples(weighted[0], weighted[1], limits[0], error)
+    else:
+        judged = judge(evidence[0], evidence[1], limits[0], error)
     place = np.concatenate([wanted, size + wanted, [2 * size]])
     sure, detectable = np.zeros(2 * size + 1, np.bool_), np.full(2 * size + 1, np.inf)
     sure[place], detectable[place] = judged.significant, judged.detectable

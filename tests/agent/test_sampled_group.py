@@ -224,7 +224,8 @@ def test_recording_goes_on_to_the_next_start_if_no_other_can_be_opened(monkeypat
     config, events = parse('[[rule]]\nname = "*"', "x"), list[str]()
     (sampling,) = config.samplings()
     first: Any = Renewed("first", events, lambda: group.begin_anew())
-    clock = SimpleNamespace(left=lambda _: 50)
+    clock: Any = SimpleNamespace(left=lambda _: 50)
+    unused: Any = None
     table = ProcessTable(config.rules, -1)
     group = SampledGroup(
         sampling,
@@ -234,7 +235,7 @@ def test_recording_goes_on_to_the_next_start_if_no_other_can_be_opened(monkeypat
         Stride(),
         lambda *_: None,
         lambda *_: True,
-        lambda *_: None,  # type: ignore[arg-type]
+        unused,
     )
     group._clocks, group._recording = None, first
     monkeypatch.setattr(group, "_open", mock.Mock(side_effect=OSError(errno.EMFILE, "too many")))

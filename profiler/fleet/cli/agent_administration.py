@@ -222,8 +222,8 @@ def status(arguments: argparse.Namespace, config: AgentConfig, root: str, errors
         plain = [{"line": each.line, "error": each.text} for each in errors]
         json({"configuration_errors": plain, "agent": agent, "spool": spool})
     else:
-        for error in errors:
-            line(f"{arguments.config}: {error}")
+        for wrong in errors:
+            line(f"{arguments.config}: {wrong}")
         for text in _lines(agent, found, waiting, root, arguments, sinks):
             line(text)
     return NOT_RUNNING if agent["status"] == "not_running" else 0
