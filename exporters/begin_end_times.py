@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.sample_filter import timed
-from pyprof.model.integer_columns import distinct
+from pyprof.model.integer_array_operations import distinct
 from pyprof.model.prefix_tree import Tree
 from pyprof.model.profile import Profile
 

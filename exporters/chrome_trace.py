@@ -32,7 +32,7 @@ from pyprof.exporters.depth_limit import limit_stack_depth
 from pyprof.exporters.display_names import UNKNOWN, Level, frame_functions, module_name
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.analysis.function_costs import Function
-from pyprof.model.integer_columns import distinct
+from pyprof.model.integer_array_operations import distinct
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.thread_identity import ProcessKey

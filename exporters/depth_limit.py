@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.lazy_dataclasses import replace
-from pyprof.model.integer_columns import distinct
+from pyprof.model.integer_array_operations import distinct
 from pyprof.model.marker_frames import LEFT_OUT
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile

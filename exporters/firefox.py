@@ -36,7 +36,7 @@ from pyprof.exporters.begin_end_times import (
 )
 from pyprof.exporters.display_names import UNKNOWN, Level, frame_functions, labelled_name, module_name
 from pyprof.model.analysis.function_costs import Function
-from pyprof.model.integer_columns import distinct
+from pyprof.model.integer_array_operations import distinct
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, ModuleInfo, Profile, ThreadInfo
 from pyprof.model.untrusted_text import dump_json

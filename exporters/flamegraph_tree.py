@@ -31,7 +31,7 @@ from pyprof.exporters.display_names import Level, frame_functions, module_name, 
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.analysis.function_costs import PASSED_ON, START_UP, Function, are_application, is_application_file
 from pyprof.model.analysis.line_costs import SourceText
-from pyprof.model.integer_columns import distinct, numbered
+from pyprof.model.integer_array_operations import distinct, numbered
 from pyprof.model.marker_frames import UNSAMPLED
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, FrameKind, Profile
@@ -118,7 +118,7 @@ def _framework(
     node: int, levels: Sequence[Level | None], calls: Mapping[int, Sequence[int]], weight: Sequence[int]
 ) -> list[int]:
     """Return the nodes of a framework's functions through which nearly all time of a program passes: from this node
-    down to the last function of a library. The page can show them as one row.
+    down to the last function of a library. The HTML page can show them as one row.
     """
     path, length = [], 0
     while (level := levels[node]) is not None and level.kind == FrameKind.INTERPRETER and calls[node]:

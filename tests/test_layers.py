@@ -171,7 +171,7 @@ def test_ctypes_is_used_for_the_c_library_and_for_our_own_code_only() -> None:
     assert sorted(users) == [
         "collectors/linux/libc.py",
         "collectors/native/sampling_loop_bindings.py",
-        "unwind/code_analysis/native_function_analysis.py",
+        "unwind/code_analysis/function_analysis_bindings.py",
         "unwind/native_unwinder.py",
     ]
 

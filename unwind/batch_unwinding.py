@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.lazy_dataclasses import dataclass
-from pyprof.model.integer_columns import among
+from pyprof.model.integer_array_operations import among
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.unwind_result import Trust, Walk, lookup_pc
 from pyprof.unwind.dwarf_expressions import PER_FRAME
 from pyprof.unwind.heuristics.deep_stacks import DeepStacks
-from pyprof.unwind.heuristics.machine_code_checks import Verdict
+from pyprof.unwind.heuristics.rules_and_checks_from_code import Verdict
 from pyprof.unwind.native_unwinder import (
     IS_CALL,
     IS_CODE,

@@ -78,7 +78,9 @@ def _words(names: str) -> list[tuple[str, type[ctypes.c_uint64]]]:
 
 
 class TableRow(ctypes.Structure):
-    """A hash table of the native walker (`struct table` in walk.h): unwind rules by pc, or calls that were judged."""
+    """The ctypes mirror of `struct table` in walk.h, the header of a hash table of the native walker: unwind rules by
+    pc, or judged calls.
+    """
 
     _fields_ = _words("entries bits used")
 

@@ -23,7 +23,7 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import CODE, FALLBACK, UnwindOptions
 from pyprof.problem_counters import Diagnostics
-from pyprof.unwind.heuristics.machine_code_checks import (
+from pyprof.unwind.heuristics.rules_and_checks_from_code import (
     MAX_EPILOGUE_BYTES,
     SpaceCode,
     Verdict,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
-from pyprof.model.integer_columns import distinct
+from pyprof.model.integer_array_operations import distinct
 from pyprof.model.loss_reason_texts import problem
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.unwind_result import Walk, lookup_pc

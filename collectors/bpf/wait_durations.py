@@ -430,5 +430,5 @@ class Waits:
 
 
 def _until(entry: WaitingThread, now_ns: int) -> int:
-    """Return the latest time up to which a thread certainly waited for the same event."""
+    """Return the time until which a wait certainly lasted: the wakeup if there was one, else now."""
     return min(entry.waking_ns, now_ns) if entry.waking_ns and entry.why else now_ns

@@ -25,7 +25,7 @@ from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.event_attributes import MOST_STACK
 from pyprof.collectors.perf.stack_copy_size import mask_beyond_copy, mask_other_stacks
 from pyprof.lazy_dataclasses import dataclass, field
-from pyprof.model.integer_columns import among
+from pyprof.model.integer_array_operations import among
 from pyprof.model.loss_reason_texts import Note
 from pyprof.model.sample_batch import SampleBatch
 

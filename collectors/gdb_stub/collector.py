@@ -28,7 +28,7 @@ from pyprof.collectors.gdb_stub.run_control import (
 )
 from pyprof.collectors.gdb_stub.stub_requests import RemoteMemory, StopReply, Stub, ThreadId
 from pyprof.collectors.gdb_stub.target_modules import RemoteFiles, RemoteModules, RemoteSpaces, StubImage, find_program
-from pyprof.collectors.gdb_stub.threads import (
+from pyprof.collectors.gdb_stub.threads_and_registers import (
     Register,
     RegisterMap,
     RemoteThread,

@@ -23,7 +23,7 @@ from pyprof.collectors.offcpu.interval_matching import (
     merge_gaps,
 )
 from pyprof.lazy_dataclasses import dataclass, field, replace
-from pyprof.model.integer_columns import distinct
+from pyprof.model.integer_array_operations import distinct
 
 Pool = dict[tuple[int, bool, int], tuple[int, int]]
 """Off-CPU time for which no stack was found yet: (tid, blocked, bucket of length) -> (nanoseconds, start of the

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.cpu_time_accounting import LostSamples
-from pyprof.collectors.linux.privileges_and_seccomp import raise_file_limit
+from pyprof.collectors.linux.process_sandbox import raise_file_limit
 from pyprof.collectors.perf.cpu_wide_events import Scope, Silent
 from pyprof.collectors.perf.event_attributes import MOST_STACK, PerfNotAllowed
 from pyprof.collectors.perf.event_manager import EventManager

@@ -31,7 +31,7 @@ from pyprof.collectors.perf.ring_buffer_records import (
 from pyprof.errors import FormatError
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import AddressSpace
-from pyprof.model.integer_columns import among, distinct
+from pyprof.model.integer_array_operations import among, distinct
 from pyprof.model.sample_batch import SampleBatch, SampleKind, StackSlab
 from pyprof.options import CollectOptions
 from pyprof.problem_counters import Diagnostics

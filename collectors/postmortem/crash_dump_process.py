@@ -18,8 +18,8 @@ from pyprof.model.address_space import AddressSpace, Mapping, Module, StatedId, 
 from pyprof.model.arch import Arch, find_arch
 from pyprof.model.profile import ThreadInfo
 from pyprof.objfile.byte_source import ByteSource, FileSource, open_regular
-from pyprof.objfile.crash_dump import ELF_MACHINES, CrashDump, DumpException, DumpModule, DumpRegion, DumpThread
 from pyprof.objfile.minidump import MAX_SIZE, is_microdump, is_minidump, read_microdump, read_minidump
+from pyprof.objfile.minidump_content import ELF_MACHINES, CrashDump, DumpException, DumpModule, DumpRegion, DumpThread
 from pyprof.objfile.untrusted_file_access import debuginfod_cache
 from pyprof.problem_counters import Diagnostics
 

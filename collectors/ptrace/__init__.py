@@ -1,10 +1,10 @@
 """Samples of live processes, taken by short stops.
 
 collector                        A collector that samples live processes by ptrace
+compiled_sampling_rounds         Rounds of samples by the compiled sampling loop, and the conversion of their results
 deep_stack                       Stacks that are longer than what a stop may copy
 native_sampling_data             The data that the compiled sampling loop gets for its rounds, and access to the frames
                                  that it has read
-native_sampling_loop             Rounds of samples by the compiled sampling loop, and the conversion of their results
 running_threads                  The threads that have a processor or were displaced by the sampler
 sampled_process                  One sampled process: its threads and which of them are sampled, its address spaces, its
                                  end

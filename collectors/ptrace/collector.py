@@ -18,8 +18,8 @@ from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, as_they_are, split_at_flushes
 from pyprof.collectors.cpu_time_accounting import Accounts
 from pyprof.collectors.linux.child_processes import ChildFinder, open_child_finder
-from pyprof.collectors.linux.privileges_and_seccomp import raise_file_limit
-from pyprof.collectors.ptrace.native_sampling_loop import NativeRounds
+from pyprof.collectors.linux.process_sandbox import raise_file_limit
+from pyprof.collectors.ptrace.compiled_sampling_rounds import NativeRounds
 from pyprof.collectors.ptrace.sampled_process import TracedProcess
 from pyprof.collectors.ptrace.sampled_processes import Readers, Targets
 from pyprof.collectors.ptrace.sampled_thread import Outcome, Thread
@@ -161,7 +161,7 @@ class PtraceCollector:
                     self._visit()
                 elif scheduler.stopping:
                     break
-                self._passed()
+                self._update_accounts()
                 if scheduler.is_flush_due:
                     self._account(force=scheduler.handover.ends_window(time.monotonic_ns()))
                     batches = self._flush()
@@ -205,8 +205,8 @@ class PtraceCollector:
         self._scheduler.count_rounds()
         self._targets.count_rounds()
 
-    def _passed(self) -> None:
-        """Update the accounts of processor time, after some rounds of samples or after a wait without any."""
+    def _update_accounts(self) -> None:
+        """Read the processor time of the sampled threads if that is due. Called after samples and after each wait."""
         self._account()
         if self._targets.fresh:
             self._targets.fresh = False

@@ -17,8 +17,8 @@ from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.child_processes import ChildFinder
 from pyprof.collectors.linux.interrupted_syscalls import BlockedCall, can_survive_stop, parse_syscall
+from pyprof.collectors.ptrace.compiled_sampling_rounds import Grid, NativeRounds, PythonCheck
 from pyprof.collectors.ptrace.native_sampling_data import Check, Due, Round
-from pyprof.collectors.ptrace.native_sampling_loop import Grid, NativeRounds, PythonCheck
 from pyprof.collectors.ptrace.running_threads import OnCpuTurns, Turn
 from pyprof.collectors.ptrace.sampled_process import MIN_SUBSAMPLED_THREADS, TracedProcess
 from pyprof.collectors.ptrace.sampled_processes import Targets

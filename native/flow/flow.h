@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the analysis of code shares with Python. unwind/code_analysis/native_function_analysis.py has the same structure.
+/* What the analysis of code shares with Python. unwind/code_analysis/function_analysis_bindings.py has the same structure.
  *
  * All fields are 64 bits wide. A pointer stands as the address of an array that Python owns and keeps. The code allocates
  * nothing: all that grows stands in struct memory, whose arrays have fixed sizes.

@@ -14,7 +14,7 @@ from pyprof.errors import NoSuchProcess
 if TYPE_CHECKING:
     from pyprof.collectors.sampling_source_plan import PlanFacts
     from pyprof.problem_counters import Finding
-    from pyprof.tools.doctor_tasks import ModuleSurvey, RunTimeSurvey
+    from pyprof.tools.process_module_survey import ModuleSurvey, RunTimeSurvey
 
 DESCRIPTION = """\
 Check what will work before a recording: the kernel's settings, pyprof's capabilities,
@@ -98,7 +98,7 @@ def look_into(pid: int, sandbox: bool) -> bool:
     from pyprof.session.pipeline.interpreter_readers import Runtimes
     from pyprof.session.worker.worker_client import Examiner
     from pyprof.session.worker.worker_process import forked
-    from pyprof.tools.doctor_tasks import ProcessSurvey, SurveyOf
+    from pyprof.tools.process_module_survey import ProcessSurvey, SurveyOf
 
     diagnostics, facts = Diagnostics(), show_facts(pid)
     with Examiner(forked, sandbox) as examiner:

@@ -18,7 +18,7 @@ from pyprof.lazy_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from pyprof.model.profile import Profile
-    from pyprof.objfile.crash_dump import DumpException, DumpModule
+    from pyprof.objfile.minidump_content import DumpException, DumpModule
     from pyprof.session.core_and_crash_dump_profile import PostMortem, StatedCrash
 
 

@@ -54,7 +54,7 @@ def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]
     """Return the lines of a recording's summary, the most important first, with at most width characters each.
 
     Args:
-        page: True if a page was written, which also has the details.
+        page: True if an HTML page was written, which also has the details.
     """
     summary = profile.summary
     lines = [*_warnings(summary, width), f"pyprof: {_title(profile)}"]

@@ -51,7 +51,8 @@ class FunctionTables:
 
 
 def function_tables(profile: Profile, by_samples: bool = False) -> FunctionTables:
-    """Return the tables of functions of a profile.
+    """Return the costs of a profile's functions. For an interpreted program native functions have a table of their own,
+    and their time counts for the interpreter's function that called them.
 
     Args:
         profile: The profile.

@@ -20,7 +20,7 @@ from pyprof.importers.pprof_tables import AT_ONCE, FrameTables, Samples, read_sa
 from pyprof.importers.profile_builder import NOBODY, About, Builder
 from pyprof.importers.protobuf import MAX_ROWS, Grouped, decode_repeated, parse_numbers, to_signed
 from pyprof.lazy_dataclasses import replace
-from pyprof.model.integer_columns import largest_sum
+from pyprof.model.integer_array_operations import largest_sum
 from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import Profile, ThreadInfo, ValueType
 from pyprof.model.stack_digest import SIZE, of_stack
@@ -137,7 +137,7 @@ class _Reader:
     """
 
     def __init__(self, data: bytes, builder: Builder) -> None:
-        little = builder.little
+        little = builder.work_limit
         self._message = Grouped(data, MAX_ROWS if little is None else little.samples)
         self._builder = builder
         self._message.read(pprof_tables.STACKS, (LOCATION, FUNCTION))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pyprof.errors import FormatError, UsageError
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.stack_quality import summary_of_part, without_evidence
-from pyprof.model.integer_columns import MAX_SUM, largest_sum
+from pyprof.model.integer_array_operations import MAX_SUM, largest_sum
 from pyprof.model.loss_reason_texts import Note
 from pyprof.model.prefix_tree import Tree
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, ThreadInfo, ValueType
@@ -147,13 +147,13 @@ class Builder:
     Attributes:
         modules: Modules of the frames, each once.
         labels: Labels of the threads.
-        known: For a reader of several files: number of a frame by its identity in such files.
-        stacks: For a reader of several files: node of a stack by its identity in such files.
+        known: For a reader of several files: number of a frame by the key that stands for it in all these files.
+        stacks: For a reader of several files: node of a stack by the key that stands for it in all these files.
         digests: Digests of frames by their numbers.
         by_digest: Nodes of stacks by their digests (model/stack_digest.py).
         read: Frames by what files state about them; several builders may share it.
         met: Those frames of `read` that this builder has, None if they are not collected.
-        little: Limits of the reader, None for none.
+        work_limit: Limit of the work that a file may cause, None for no limit.
     """
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class Builder:
         self.by_digest: StackDigests = {}
         self.read: dict[Hashable, ReadFrame] = {}
         self.met: dict[Hashable, ReadFrame] | None = None
-        self.little: WorkLimit | None = None
+        self.work_limit: WorkLimit | None = None
         self._module_of: dict[tuple[object, ...], int] = {}
         self._frames: dict[Frame, int] = {}
         self._tree = Tree()
@@ -175,7 +175,7 @@ class Builder:
 
     def check_work(self, threads: int = 0, unknown: int = 0, calls: int = 0, frames: int = 0) -> None:
         """Raise WorkLimitExceeded if one file has exceeded the limits (WorkLimit)."""
-        most = self.little
+        most = self.work_limit
         if most is not None and frames > most.frames:
             raise WorkLimitExceeded(of_frames=True)
         if most is not None and (threads > most.threads or unknown > most.unknown or calls > most.calls):

@@ -4,7 +4,7 @@ address_space                 Address spaces: the lines of /proc/PID/maps and th
 analysis/                     Functions on profiles: filters, merges, call trees, costs, idle waits, quality
 arch/                         Supported architectures, as data
 fleet_loss_reasons            Reasons of the agent and the server: unsent segments, refusals, conditions
-integer_columns               Operations on columns of integers: distinct values, their numbers, masks, and sums
+integer_array_operations      Operations on columns of integers: distinct values, their numbers, masks, and sums
 interpreter_frames            Interpreter frames of a sampled thread (Chain, Run, FunctionPlace), and the state of its
                               interpreter (SampleState)
 interpreter_reader_protocols  The interface between collectors and interpreters: how the frames of an interpreter are

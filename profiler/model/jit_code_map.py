@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.lazy_dataclasses import dataclass
-from pyprof.model.integer_columns import distinct
+from pyprof.model.integer_array_operations import distinct
 
 Flags = npt.NDArray[np.bool_]
 U64 = npt.NDArray[np.uint64]

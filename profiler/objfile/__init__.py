@@ -8,7 +8,6 @@ breakpad_symbol_search  Search for symbol files in files, directories and server
                         copied
 byte_source             Random access to an object file's bytes, files that grow, and a limit on content in memory
 core_file               Core files: the memory by address, and the notes with threads, signal and mapped files
-crash_dump              The content of a crash dump, independent of its format: threads, registers, the exception
 debug_files             Separate debug files on this machine, and the command that installs missing ones
 elf_file                ELF files, read only: header, segments, sections, build ID, and the lookup of symbols by name
 elf_memory_image        ELF images in a target's memory: rebuilt ones, and objects that a JIT compiler keeps there
@@ -20,6 +19,7 @@ jitdump                 A reader of jitdump files
 mapped_file_search      Search for the local file that the target has mapped
 mapped_object_files     The object file behind an address: proved to be the mapped one, with its load bias
 minidump                Minidumps and microdumps: crash dumps of Windows, Breakpad and Crashpad
+minidump_content        The content of a crash dump, independent of its format: threads, registers, the exception
 object_file_opening     Opens object files of any format
 pe                      Windows modules that Wine has mapped, read from memory
 symbol_servers          Clients of HTTP servers: Breakpad symbol files by NAME/ID, debug files by build ID (debuginfod),

@@ -28,7 +28,7 @@ from pyprof.model.address_space import base_name
 from pyprof.objfile.breakpad_records import format_guid
 from pyprof.objfile.byte_source import ByteSource, BytesSource
 from pyprof.objfile.core_file import make_saved_memory
-from pyprof.objfile.crash_dump import (
+from pyprof.objfile.minidump_content import (
     CrashDump,
     DumpException,
     DumpModule,

@@ -17,7 +17,7 @@ from pyprof.errors import FormatError, RecordingError
 from pyprof.lazy_dataclasses import dataclass, field_names, replace
 from pyprof.model.analysis.merge import clip_gaps
 from pyprof.model.analysis.stack_quality import summary_of_part
-from pyprof.model.integer_columns import MAX_SUM, largest_sum
+from pyprof.model.integer_array_operations import MAX_SUM, largest_sum
 from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.marker_frames import Mark, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, Profile, Span, ThreadInfo, ValueType

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import AddressSpace, Module
 from pyprof.model.arch import Arch
-from pyprof.model.integer_columns import distinct
+from pyprof.model.integer_array_operations import distinct
 from pyprof.model.jit_code_map import CodeName, Span
 from pyprof.model.profile import ThreadInfo, rename_threads
 from pyprof.model.sample_batch import SampleBatch

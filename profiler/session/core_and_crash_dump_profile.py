@@ -21,8 +21,8 @@ from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_reader_protocols import GoroutineOffsets
 from pyprof.model.profile import Profile
 from pyprof.model.thread_stacks import ThreadStack, leave_out_system, thread_stacks
-from pyprof.objfile.crash_dump import DumpException, DumpModule
 from pyprof.objfile.mapped_object_files import ImageStore
+from pyprof.objfile.minidump_content import DumpException, DumpModule
 from pyprof.objfile.untrusted_file_access import debuginfod_cache
 from pyprof.options import DeadTarget, is_confined
 from pyprof.problem_counters import Diagnostics

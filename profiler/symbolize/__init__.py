@@ -8,7 +8,7 @@ dwarf_inlined_functions  The functions that were inlined at an address, and the 
 dwarf_source_lines       Source places of addresses: the line number programs of the units of one object file
 dwarf_units              Units: their headers, entries by offset, strings, addresses and address ranges
 elf_symtab               Symbol tables of ELF files as columns: .symtab, .dynsym, .gnu_debugdata, a separate debug file
-go_names                 Names, lines and inlined functions of a Go program
+go_function_lookup       Names, lines and inlined functions of a Go program
 kernel_symbols           Names of kernel functions, from /proc/kallsyms
 name_cache               Caches of symbols and lines of object files, and of the finished frames of one recording
 perf_map                 A reader of perf maps

@@ -35,7 +35,7 @@ from pyprof.symbolize.kernel_symbols import KernelNames
 from pyprof.symbolize.symbol_table import Labels, SymbolTable
 
 if TYPE_CHECKING:
-    from pyprof.symbolize.go_names import GoNames
+    from pyprof.symbolize.go_function_lookup import GoNames
     from pyprof.symbolize.source_files import CythonLines
 
 
@@ -277,7 +277,7 @@ class FileNames:
         table = self._image.file.unwind_table(".gopclntab")
         if table is None:
             return None
-        from pyprof.symbolize.go_names import go_names
+        from pyprof.symbolize.go_function_lookup import go_names
 
         return go_names(self._image.file, table.svma, self.broken)
 
@@ -318,7 +318,8 @@ class _Entry:
 
 @dataclass
 class NameCache:
-    """A cache of the names of object files. It lives as long as the process, and is not thread-safe.
+    """A cache of the functions and source lines that were read from object files. It lives as long as the process, and
+    is not thread-safe.
 
     Attributes:
         diagnostics: Receives counters.

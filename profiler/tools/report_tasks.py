@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pyprof.collectors.linux.privileges_and_seccomp import create_memory_file
+from pyprof.collectors.linux.process_sandbox import create_memory_file
 from pyprof.errors import PyprofError
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.arch import Arch

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pyprof.collectors.linux.privileges_and_seccomp import confine_process
+from pyprof.collectors.linux.process_sandbox import confine_process
 from pyprof.model.arch.syscalls import call_names
 
 LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06

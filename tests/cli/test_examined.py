@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.cli import main
-from pyprof.collectors.linux import privileges_and_seccomp
+from pyprof.collectors.linux import process_sandbox
 from pyprof.errors import PyprofError
 from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.objfile.elf_file import ElfFile
@@ -107,7 +107,7 @@ def test_worker_is_confined_where_that_is_asked(
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_worker_without_rights_says_the_same(question: str, folder: Path, sleeper: int) -> None:
     try:
-        privileges_and_seccomp.build_filter(os.uname().machine, os.getpid(), ())
+        process_sandbox.build_filter(os.uname().machine, os.getpid(), ())
     except NotImplementedError:
         missing("needs x86-64 or AArch64")
     command = asked(question, folder, sleeper)

@@ -17,9 +17,9 @@ import pytest
 from pyprof.collectors.linux import libc, procfs
 from pyprof.collectors.native import sampling_loop_bindings
 from pyprof.collectors.native.sampling_loop_bindings import EXTRAS_SIZE, ReturnReason, Rounds, SampleRow, StopEnding
-from pyprof.collectors.ptrace import native_sampling_loop
+from pyprof.collectors.ptrace import compiled_sampling_rounds
+from pyprof.collectors.ptrace.compiled_sampling_rounds import NativeRounds
 from pyprof.collectors.ptrace.native_sampling_data import Round, StopReads
-from pyprof.collectors.ptrace.native_sampling_loop import NativeRounds
 from pyprof.collectors.ptrace.running_threads import OnCpuTurns
 from pyprof.model.sample_batch import SampleKind
 from pyprof.problem_counters import Diagnostics
@@ -113,7 +113,7 @@ def test_rounds_end_where_other_threads_may_want_the_interpreter(
 
 
 def test_without_machine_code_the_same_comes(program: Start, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_sampling_loop, "sample_rounds", lambda with_gil: None)
+    monkeypatch.setattr(compiled_sampling_rounds, "sample_rounds", lambda with_gil: None)
     assert len(well_read(spinning(program, stops(100)))) >= 100
     assert calls.count == 0
 
@@ -148,7 +148,7 @@ def test_thread_that_is_left_stopped_when_an_exception_comes_goes_on(
 
         return broken
 
-    monkeypatch.setattr(native_sampling_loop, "sample_rounds", breaking)
+    monkeypatch.setattr(compiled_sampling_rounds, "sample_rounds", breaking)
     with pytest.raises(KeyboardInterrupt):
         record(target.pid, stops(2000), rate_hz=1000, flush_s=0.1)
     assert states == ["tracing stop"]

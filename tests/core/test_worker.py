@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyprof.collectors.linux import privileges_and_seccomp
+from pyprof.collectors.linux import process_sandbox
 from pyprof.errors import PyprofError
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.mapped_object_files import ImageStore
@@ -48,7 +48,7 @@ def test_process_that_prints_parses_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_worker_without_rights_finds_the_same() -> None:
     try:
-        privileges_and_seccomp.build_filter(os.uname().machine, os.getpid(), ())
+        process_sandbox.build_filter(os.uname().machine, os.getpid(), ())
     except NotImplementedError:
         missing("needs x86-64 or AArch64")
     core = crash("x86_64", "core_threads.c")

@@ -16,7 +16,7 @@ from pyprof.collectors.bpf.bpf_object import find_member_offset
 from pyprof.collectors.bpf.ring_buffer_records import HEAD_WORDS, REGISTERS, read_records
 from pyprof.collectors.gdb_stub.stub_requests import StopReply
 from pyprof.collectors.gdb_stub.target_modules import parse_libraries
-from pyprof.collectors.gdb_stub.threads import parse_description
+from pyprof.collectors.gdb_stub.threads_and_registers import parse_description
 from pyprof.collectors.linux.interrupted_syscalls import parse_syscall
 from pyprof.collectors.linux.procfs import parse_maps, parse_stat
 from pyprof.errors import FormatError, PyprofError, RemoteError

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from pyprof.collectors.gdb_stub.target_modules import parse_libraries
-from pyprof.collectors.gdb_stub.threads import parse_description
+from pyprof.collectors.gdb_stub.threads_and_registers import parse_description
 from pyprof.collectors.linux.procfs import parse_maps
 from pyprof.errors import PyprofError
 from pyprof.importers import collapsed, perf, pprof, speedscope

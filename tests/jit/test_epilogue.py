@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unicorn import x86_const as x86
 
 from pyprof.model.arch import AARCH64, X86_64
-from pyprof.unwind.heuristics.machine_code_checks import epilogue_rule
+from pyprof.unwind.heuristics.rules_and_checks_from_code import epilogue_rule
 from pyprof.unwind.rules import RegKind, Rule
 
 pytestmark = [pytest.mark.live, pytest.mark.system]

@@ -13,8 +13,8 @@ from pyprof.cli.dump_core import crash_reason
 from pyprof.cli.main import run as main_run
 from pyprof.errors import FormatError
 from pyprof.objfile.byte_source import BytesSource, FileSource
-from pyprof.objfile.crash_dump import CrashDump
 from pyprof.objfile.minidump import read_minidump
+from pyprof.objfile.minidump_content import CrashDump
 from tests.minidump.support import dump, dump_and_complaints, functions
 from tests.minidump.writer import Body, Microdump, MinidumpWriter, context, elf_record, pdb70
 from tests.support import need

@@ -6,8 +6,8 @@ import pytest
 
 from pyprof.errors import FormatError
 from pyprof.objfile.byte_source import BytesSource
-from pyprof.objfile.crash_dump import CrashDump
 from pyprof.objfile.minidump import read_microdump
+from pyprof.objfile.minidump_content import CrashDump
 from tests.minidump.writer import Microdump
 
 STACK = bytes(range(256)) * 3

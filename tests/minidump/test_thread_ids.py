@@ -10,7 +10,7 @@ from typing import Any
 from pyprof.collectors.postmortem.crash_dump_process import DumpedProcess, _with_ids_of_their_own
 from pyprof.objfile.byte_source import BytesSource
 from pyprof.objfile.core_file import SavedMemory
-from pyprof.objfile.crash_dump import CrashDump, DumpThread
+from pyprof.objfile.minidump_content import CrashDump, DumpThread
 from pyprof.problem_counters import Diagnostics
 from tests.minidump.writer import MinidumpWriter
 

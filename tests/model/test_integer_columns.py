@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyprof.model import integer_columns
-from pyprof.model.integer_columns import among, distinct, numbered
+from pyprof.model import integer_array_operations
+from pyprof.model.integer_array_operations import among, distinct, numbered
 
 
 @pytest.mark.parametrize("shape", [0, 1, 2, 100, (40, 2)])
@@ -21,7 +21,7 @@ def test_distinct_and_among_are_numpys(shape: int | tuple[int, int], kind: type[
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 100])
 def test_numbered_is_numpys_unique_however_many_pieces_there_are(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(integer_columns, "_PIECE", 8)
+    monkeypatch.setattr(integer_array_operations, "_PIECE", 8)
     values = np.random.default_rng(size).integers(0, 30, size)
     found, which = numbered(values)
     expected, inverse = np.unique(values, return_inverse=True)

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from pyprof.collectors.gdb_stub.stub_requests import StopReply, ThreadId
 from pyprof.collectors.gdb_stub.target_modules import parse_libraries
-from pyprof.collectors.gdb_stub.threads import Description, build_register_map, choose_arch, parse_description
+from pyprof.collectors.gdb_stub.threads_and_registers import (
+    Description,
+    build_register_map,
+    choose_arch,
+    parse_description,
+)
 from pyprof.errors import RemoteError, UnsupportedArchitecture
 from pyprof.model.arch import (
     AARCH64,

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyprof.collectors.linux.privileges_and_seccomp import create_memory_file
+from pyprof.collectors.linux.process_sandbox import create_memory_file
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import FrameKind, Profile
 from pyprof.model.sample_batch import OuterStack
@@ -283,7 +283,7 @@ _STRICT = """
 echo 2 > /proc/sys/vm/memfd_noexec || echo "this kernel refuses nothing"
 exec "$0" -c 'if 1:
     import sys
-    from pyprof.collectors.linux.privileges_and_seccomp import create_memory_file
+    from pyprof.collectors.linux.process_sandbox import create_memory_file
     from pyprof.session.worker.message_channel import Channel
     ours, theirs = Channel.pair()
     ours.send([bytes(1 << 20)])

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from pyprof.collectors.linux import libc, privileges_and_seccomp, procfs
-from pyprof.collectors.linux.privileges_and_seccomp import NOBODY
+from pyprof.collectors.linux import libc, process_sandbox, procfs
+from pyprof.collectors.linux.process_sandbox import NOBODY
 from pyprof.objfile.untrusted_file_access import Opener
 from pyprof.options import is_confined
 from pyprof.session.worker import file_broker
@@ -123,7 +123,7 @@ def test_confined_worker_is_refused_whatever_needs_a_right(victim: int) -> None:
     assert confined["filter"] == 2
     assert confined["rights"] == 0
     if ROOT:
-        assert confined["uid"] in privileges_and_seccomp.UNUSED_USERS
+        assert confined["uid"] in process_sandbox.UNUSED_USERS
         assert [name for name in attempts(victim) if free[name] == errno.EPERM] == []
     assert free["filter"] == 0
 
@@ -132,7 +132,7 @@ def test_confined_worker_is_refused_whatever_needs_a_right(victim: int) -> None:
 @pytest.mark.skipif(not ROOT, reason="only root has capabilities here")
 def test_worker_that_keeps_its_user_has_no_capability_either(victim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check a user with capabilities, for example through a Python executable with CAP_SYS_PTRACE."""
-    monkeypatch.setattr(privileges_and_seccomp, "become_unprivileged", lambda: None)
+    monkeypatch.setattr(process_sandbox, "become_unprivileged", lambda: None)
     confined = outcomes(victim, confined=True)
     assert (confined["uid"], confined["rights"]) == (0, 0)
 
@@ -264,9 +264,9 @@ def test_file_broker_opens_all_object_files_and_no_core_files_for_a_core(tmp_pat
 
 def test_sandbox_is_confined_on_each_machine_whose_calls_can_be_filtered() -> None:
     for machine in ("x86_64", "aarch64"):
-        assert privileges_and_seccomp.build_filter(machine, 7)
+        assert process_sandbox.build_filter(machine, 7)
     with pytest.raises(NotImplementedError):
-        privileges_and_seccomp.build_filter("riscv64", 7)
+        process_sandbox.build_filter("riscv64", 7)
     assert not is_confined(None)
     assert not is_confined(True, ("symbols",))
     assert (is_confined(True), is_confined(False)) == (True, False)
@@ -288,13 +288,13 @@ def test_keeper_opens_what_a_debuginfod_client_fetched(
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_filter_knows_every_call_by_its_number_here(machine: str) -> None:
     """Check the filter's numbers. Those above 512 belong to x32, which the filter kills."""
-    code = privileges_and_seccomp.build_filter(machine, 7)
+    code = process_sandbox.build_filter(machine, 7)
     compared = {int.from_bytes(code[at + 4 : at + 8], "little") for at in range(0, len(code), 8) if code[at] == 0x15}
     expected = {"x86_64": {0, 46, 47, 202, 262, 435}, "aarch64": {63, 211, 212, 98, 79, 435}}
     assert expected[machine] <= compared
     assert not {322, 321, 101, 59} & compared if machine == "x86_64" else not {221, 280, 117} & compared
     with pytest.raises(NotImplementedError):
-        privileges_and_seccomp.build_filter("m68k", 7)
+        process_sandbox.build_filter("m68k", 7)
 
 
 @pytest.mark.live

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.collector_control import Stride
-from pyprof.collectors.linux import privileges_and_seccomp, procfs
-from pyprof.collectors.linux.privileges_and_seccomp import NOBODY, UNUSED_USERS
+from pyprof.collectors.linux import process_sandbox, procfs
+from pyprof.collectors.linux.process_sandbox import NOBODY, UNUSED_USERS
 from pyprof.collectors.targets.process_selection import select_processes
 from pyprof.options import RecordOptions, TargetOptions
 from pyprof.session import recording_factory
@@ -106,7 +106,7 @@ def test_confined_worker_records_beside_whose_names_everything_else_comes_first(
 
 def test_user_of_a_running_process_or_of_a_database_or_reserved_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     used, reserved, free = candidates = [*UNUSED_USERS][:3]
-    monkeypatch.setattr(privileges_and_seccomp, "_candidates", lambda: [0, *candidates])
+    monkeypatch.setattr(process_sandbox, "_candidates", lambda: [0, *candidates])
     with subprocess.Popen(["sleep", "60"], user=used) as process, socket.socket(socket.AF_UNIX) as lock:
         lock.bind(f"\0pyprof-user-{reserved}")
         assert new_user() == free
@@ -114,7 +114,7 @@ def test_user_of_a_running_process_or_of_a_database_or_reserved_is_not_taken(mon
 
 
 def test_where_no_user_is_unused_the_worker_is_nobody_and_the_profile_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(privileges_and_seccomp, "_candidates", list)
+    monkeypatch.setattr(process_sandbox, "_candidates", list)
     options = RecordOptions(rate=100, collector="ptrace", sandbox=True)
     with (
         python(BUSY) as target,
@@ -127,13 +127,13 @@ def test_where_no_user_is_unused_the_worker_is_nobody_and_the_profile_says_so(mo
 
 NEW_NAMESPACE = """
 import ctypes, os
-from pyprof.collectors.linux import privileges_and_seccomp
+from pyprof.collectors.linux import process_sandbox
 clone_newuser = 0x10000000
 assert ctypes.CDLL(None).unshare(clone_newuser) == 0
 print(flush=True)
 input()
 os.setresuid(0, 0, 0)
-print(privileges_and_seccomp.become_unprivileged(), os.getresuid() == (65534, 65534, 65534))
+print(process_sandbox.become_unprivileged(), os.getresuid() == (65534, 65534, 65534))
 """
 
 
@@ -149,7 +149,7 @@ def new_user() -> int | None:
     taken, given = os.pipe()
     child = os.fork()
     if not child:
-        os.write(given, str(privileges_and_seccomp.become_unprivileged()).encode())
+        os.write(given, str(process_sandbox.become_unprivileged()).encode())
         os._exit(0)
     os.close(given)
     with open(taken) as file:

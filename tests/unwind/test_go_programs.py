@@ -20,7 +20,7 @@ from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.problem_counters import Diagnostics
 from pyprof.symbolize.dwarf_attribute_forms import Deadline, OutOfTime
 from pyprof.symbolize.dwarf_source_lines import SourceLines
-from pyprof.symbolize.go_names import go_names
+from pyprof.symbolize.go_function_lookup import go_names
 from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Symbolizer
 from pyprof.unwind.formats.cfi_sections import open_debug_frame

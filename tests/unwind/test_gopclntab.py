@@ -13,7 +13,7 @@ from pyprof.model.arch import AARCH64, X86_64
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.gopclntab import GoTable
 from pyprof.problem_counters import Diagnostics
-from pyprof.symbolize.go_names import GoNames, go_names, without_type_arguments
+from pyprof.symbolize.go_function_lookup import GoNames, go_names, without_type_arguments
 from pyprof.unwind.formats.gopclntab import GoFrames, go_source
 from pyprof.unwind.module_unwind_sources import open_sources
 from tests.unwind.cfi_assembler import algebra

@@ -17,7 +17,7 @@ import pytest
 
 from pyprof.unwind import native_unwinder
 from pyprof.unwind.code_analysis import x86_control_flow
-from pyprof.unwind.code_analysis.native_function_analysis import ROW, RUN, FlowRow
+from pyprof.unwind.code_analysis.function_analysis_bindings import ROW, RUN, FlowRow
 from pyprof.unwind.native_unwinder import (
     FOLDER,
     NativeCodeError,

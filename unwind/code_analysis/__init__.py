@@ -1,13 +1,13 @@
 """Unwind rules from machine code, for functions without unwind tables.
 
-cfa_and_register_state    The places of the CFA and of the caller's registers before an instruction, and how
-                          instructions change them
-code_rules                Unwind rules of functions without unwind tables, from the analysis of their code
-function_index            Addresses at which functions begin: symbols, unwind tables, the entry point and the code
-                          itself
-instruction_states        The code of a function, and the states of its instructions: the place of the CFA before each
-native_function_analysis  The binding of the native analysis of functions
-x86_control_flow          The places of the CFA and of saved registers at each instruction of one function, along all
-                          paths
-x86_instruction_decoder   The decoder of x86-64 instructions, and the registers that they write
+cfa_and_register_state      The places of the CFA and of the caller's registers before an instruction, and how
+                            instructions change them
+code_rules                  Unwind rules of functions without unwind tables, from the analysis of their code
+function_analysis_bindings  The binding of the native analysis of functions
+function_index              Addresses at which functions begin: symbols, unwind tables, the entry point and the code
+                            itself
+instruction_states          The code of a function, and the states of its instructions: the place of the CFA before each
+x86_control_flow            The places of the CFA and of saved registers at each instruction of one function, along all
+                            paths
+x86_instruction_decoder     The decoder of x86-64 instructions, and the registers that they write
 """

@@ -22,6 +22,7 @@ from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile, Segment
 from pyprof.unwind.code_analysis.cfa_and_register_state import AT_CFA, AT_POINTER, NOT_KNOWN, FrameRow, with_sp
+from pyprof.unwind.code_analysis.function_analysis_bindings import MAX_SIZE, NativeFlow, drop_memory
 from pyprof.unwind.code_analysis.function_index import FunctionIndex
 from pyprof.unwind.code_analysis.instruction_states import (
     Code,
@@ -34,7 +35,6 @@ from pyprof.unwind.code_analysis.instruction_states import (
     has_prologue,
     is_padding,
 )
-from pyprof.unwind.code_analysis.native_function_analysis import MAX_SIZE, NativeFlow, drop_memory
 from pyprof.unwind.code_analysis.x86_control_flow import analyse
 from pyprof.unwind.code_analysis.x86_instruction_decoder import CALLEE_SAVED, decode
 from pyprof.unwind.dwarf_expressions import encode_deref, encode_plus, encode_plus_register, encode_register_plus

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.errors import FormatError
-from pyprof.model.integer_columns import distinct, numbered
+from pyprof.model.integer_array_operations import distinct, numbered
 from pyprof.objfile.base import ObjectFile, Segment
 from pyprof.unwind.rules import Extents
 

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
-from pyprof.unwind.heuristics.machine_code_checks import SpaceCode, Verdict
+from pyprof.unwind.heuristics.rules_and_checks_from_code import SpaceCode, Verdict
 from pyprof.unwind.rule_lookup import SpaceIndex
 
 MAX_FUNCTION = 64 << 10

@@ -34,7 +34,7 @@ from pyprof.model.arch.definition import Depth, FrameCode
 from pyprof.model.unwind_result import StackEnd, Trust, lookup_pc
 from pyprof.unwind.heuristics.call_target_checks import MAX_FUNCTION, CallEvidence, CallSites
 from pyprof.unwind.heuristics.frame_pointers import returns_to_trampoline
-from pyprof.unwind.heuristics.machine_code_checks import SpaceCode
+from pyprof.unwind.heuristics.rules_and_checks_from_code import SpaceCode
 from pyprof.unwind.reference_unwinder import Accept, LaneWalk, ReferenceUnwinder, Registers
 from pyprof.unwind.rule_cache import KnownRule
 from pyprof.unwind.rule_lookup import SpaceIndex

@@ -14,7 +14,7 @@ from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.unwind_result import StackEnd, Trust, lookup_pc
 from pyprof.objfile.mapped_object_files import ImageStore
-from pyprof.unwind.heuristics.machine_code_checks import SpaceCode, Verdict
+from pyprof.unwind.heuristics.rules_and_checks_from_code import SpaceCode, Verdict
 from pyprof.unwind.reference_unwinder import Caller, NoCaller, Outcome, Registers, Rules, find_interrupted
 from pyprof.unwind.rules import RegKind, RegRule
 from pyprof.unwind.sample_memory import LaneMemory

@@ -69,7 +69,7 @@ def memory(agent: int | None = None) -> int | None:
     """Return the memory of the agent in bytes, shared memory only once (Pss); None if the kernel does not state it.
 
     Args:
-        agent: See spent().
+        agent: Pid of the agent, None for this process.
     """
     found = [_pss_kb(pid) for pid in _processes(agent)]
     return None if found[0] is None else sum(kb or 0 for kb in found) << 10

@@ -132,9 +132,13 @@ NOT_RECORDED = RuleVerdict()
 
 @dataclass(frozen=True, slots=True)
 class TargetRule:
-    """A rule of the agent.
+    """A rule of the agent's configuration: which processes are recorded or left out, how they are sampled, and what
+    labels they get.
 
     Attributes:
+        include: True if processes that fit are recorded, False if they are left out.
+        criteria: Pairs (property of a process, criterion). A process fits the rule if it meets all of them.
+        samplings: The recordings to which a process that fits belongs.
         templates: Templates of labels by name, including "service".
         text: The criteria as they were given, for messages.
     """

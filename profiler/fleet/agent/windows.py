@@ -151,7 +151,7 @@ class UnrecordedTime:
         self._since_ns = 0
 
     def add_recovered(self, group: object, end_ns: int) -> None:
-        """Note the end of a window of a failed recording, whose checkpoints have become segments."""
+        """Count the time up to end_ns as recorded: a recording has failed, but its last window was recovered."""
         if group in self._last:
             self._last[group] = max(self._last[group][0], end_ns), self._last[group][1]
         else:

@@ -22,7 +22,7 @@ from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import base_name
 from pyprof.model.analysis.function_costs import START_UP
 from pyprof.model.analysis.sample_filter import selected
-from pyprof.model.integer_columns import distinct
+from pyprof.model.integer_array_operations import distinct
 from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.marker_frames import MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pyprof.errors import UsageError
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.stack_quality import summary_of_part
-from pyprof.model.integer_columns import MAX_SUM, distinct, largest_sum
+from pyprof.model.integer_array_operations import MAX_SUM, distinct, largest_sum
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import Frame, ModuleInfo, Profile, Span, ThreadInfo
 from pyprof.model.summary import Summary, summed

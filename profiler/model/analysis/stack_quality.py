@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.lazy_dataclasses import dataclass, replace
-from pyprof.model.integer_columns import distinct
+from pyprof.model.integer_array_operations import distinct
 from pyprof.model.interpreter_frames import SampleState
 from pyprof.model.marker_frames import UNSAMPLED, MarkKind
 from pyprof.model.profile import Frame, FrameKind, Profile

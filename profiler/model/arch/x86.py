@@ -1,6 +1,6 @@
 """The architectures x86_64, x32 and i386, as values of Arch.
 
-x86-64 instructions on a straight path to a return. unwind/heuristics/machine_code_checks.py uses them.
+x86-64 instructions on a straight path to a return. unwind/heuristics/rules_and_checks_from_code.py uses them.
 
 Source: Intel SDM volume 2. Columns are those of X86_64, in DWARF order.
 """

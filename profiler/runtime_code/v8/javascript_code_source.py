@@ -19,16 +19,16 @@ import numpy as np
 from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
-from pyprof.model.integer_columns import distinct
+from pyprof.model.integer_array_operations import distinct
 from pyprof.model.jit_code_map import NEVER, CodeMap, CodeName, Span
 from pyprof.model.loss_reason_texts import problem_of
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.unwind_result import Trust, Walk
 from pyprof.problem_counters import Diagnostics
 from pyprof.runtime_code.base import I64, CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
+from pyprof.runtime_code.v8.function_search_by_bytecode import find_by_bytecode, find_script_list, read_script_list
 from pyprof.runtime_code.v8.heap import MARK
 from pyprof.runtime_code.v8.javascript_frames import StackCall, find_calls
-from pyprof.runtime_code.v8.script_functions import find_by_bytecode, find_script_list, read_script_list
 from pyprof.runtime_code.v8.unwind_rules import Builtins, V8FrameRules
 from pyprof.unwind.sample_memory import LaneMemory
 

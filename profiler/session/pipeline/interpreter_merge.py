@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pyprof.interpreters.frame_merge import Evaluators, merge_chain
 from pyprof.lazy_dataclasses import dataclass
-from pyprof.model.integer_columns import distinct
+from pyprof.model.integer_array_operations import distinct
 from pyprof.model.interpreter_frames import Chain, FunctionPlace, SampleState
 from pyprof.model.sample_batch import SampleBatch, SampleKind
 from pyprof.model.stacks import Merge, StackTable

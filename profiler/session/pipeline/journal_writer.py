@@ -68,7 +68,7 @@ for the job.
 
 
 class NameProgress(Protocol):
-    """The protocol by which the journal's writer asks which frames have names now (see BackgroundSymbolizer)."""
+    """The protocol by which JournalWriter asks BackgroundSymbolizer which frames have names by now."""
 
     @property
     def done(self) -> int: ...

@@ -18,7 +18,7 @@ import numpy as np
 
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import Module
-from pyprof.model.integer_columns import distinct
+from pyprof.model.integer_array_operations import distinct
 from pyprof.model.interpreter_frames import FunctionPlace, SampleState
 from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.prefix_tree import Tree, rewrite

@@ -19,7 +19,7 @@ from pyprof.collectors.base import CollectorStats
 from pyprof.interpreters.registry import KINDS
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.stack_quality import contents
-from pyprof.model.integer_columns import distinct
+from pyprof.model.integer_array_operations import distinct
 from pyprof.model.interpreter_frames import PARTIAL
 from pyprof.model.prefix_tree import Tree, rewrite
 from pyprof.model.profile import FrameKind, Profile, ThreadInfo, ValueType

@@ -17,7 +17,7 @@ from pyprof.collectors.base import CollectorState, CollectorStats, Feedback
 from pyprof.collectors.linux.process_cpu_times import NOTHING, Spent
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.address_space import AddressSpace
-from pyprof.model.integer_columns import distinct
+from pyprof.model.integer_array_operations import distinct
 from pyprof.model.interpreter_frames import SampleState
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch, SampleKind

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.lazy_dataclasses import dataclass, field
-from pyprof.model.integer_columns import among, distinct
+from pyprof.model.integer_array_operations import among, distinct
 from pyprof.model.prefix_tree import rewrite
 from pyprof.model.profile import FrameKind
 from pyprof.model.sample_batch import SampleBatch, SampleKind

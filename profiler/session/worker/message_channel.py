@@ -20,7 +20,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Self
 
-from pyprof.collectors.linux.privileges_and_seccomp import create_memory_file
+from pyprof.collectors.linux.process_sandbox import create_memory_file
 from pyprof.lazy_dataclasses import dataclass
 
 Part = bytes | bytearray | memoryview

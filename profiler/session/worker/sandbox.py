@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
-from pyprof.collectors.linux import libc, privileges_and_seccomp
+from pyprof.collectors.linux import libc, process_sandbox
 from pyprof.model.arch.syscalls import call_names
 from pyprof.objfile import untrusted_file_access
 from pyprof.session.worker.file_broker import FileBroker
@@ -33,7 +33,7 @@ _LATE = (
     "pyprof.runtime_code.v8.javascript_frames",
     "pyprof.runtime_code.v8.functions",
     "pyprof.symbolize.name_cache",
-    "pyprof.symbolize.go_names",
+    "pyprof.symbolize.go_function_lookup",
     "pyprof.symbolize.source_files",
     "pyprof.unwind.code_analysis.code_rules",
     "pyprof.unwind.formats.gopclntab",
@@ -104,14 +104,12 @@ class Sandbox:
         demangle.use_isolation(self.keeper.demangled)
         code = b""
         with suppress(NotImplementedError):
-            code = privileges_and_seccomp.build_filter(os.uname().machine, os.getpid(), _CALLS)
-        missing = (
-            (SHARED_USER,) if privileges_and_seccomp.become_unprivileged() == privileges_and_seccomp.NOBODY else ()
-        )
+            code = process_sandbox.build_filter(os.uname().machine, os.getpid(), _CALLS)
+        missing = (SHARED_USER,) if process_sandbox.become_unprivileged() == process_sandbox.NOBODY else ()
         libc.drop_capabilities()
-        privileges_and_seccomp.hide_process()
+        process_sandbox.hide_process()
         try:
-            privileges_and_seccomp.confine_process(code)
+            process_sandbox.confine_process(code)
         except OSError:
             return (UNCONFINED, *missing)
         return missing

@@ -25,7 +25,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.privileges_and_seccomp import raise_file_limit
+from pyprof.collectors.linux.process_sandbox import raise_file_limit
 from pyprof.errors import PyprofError
 from pyprof.session import process_priority
 from pyprof.session.worker.deadline import AT_ONCE, SIGNAL, WANTED, WorkDeadline, end_with

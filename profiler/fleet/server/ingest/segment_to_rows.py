@@ -34,7 +34,7 @@ from pyprof.importers.profile_builder import About, Builder, Parts, WorkLimit, W
 from pyprof.importers.protobuf import TooManyRows, parse_fields
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.analysis.confidence_interval import squared_weights
-from pyprof.model.integer_columns import largest_sum
+from pyprof.model.integer_array_operations import largest_sum
 from pyprof.model.profile import Frame, FrameKind, Line, ModuleInfo, ValueType
 from pyprof.model.thread_identity import LONGEST, Labels
 from pyprof.model.unwind_result import Trust
@@ -216,7 +216,7 @@ def rows_of(
         WorkLimitExceeded: The segment exceeds the limits.
     """
     builder = _WholeStacks()
-    builder.little = little
+    builder.work_limit = little
     builder.by_digest, builder.read = (seen := StatedStacks(book)), book.known.read
     if lends:
         builder.met = book.lent = {}

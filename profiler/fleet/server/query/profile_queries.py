@@ -128,7 +128,7 @@ class ClientQueries:
         return {str(row[0]): Rate(1e9 * float(row[1]), int(row[2]) / 1e9) for row in found}
 
     def host_steps(self, chosen: SampleQuery, step_ns: int) -> dict[str, set[int]]:
-        """Return the time steps of the span in which each host has a window."""
+        """Return for each host the indices of the query's time steps in which a window of that host ended."""
         found = self._rows(
             f"SELECT DISTINCT host, intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step "
             f"FROM {self._of('windows')} WHERE {self._where(chosen)} ORDER BY host, step"
