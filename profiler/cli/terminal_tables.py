@@ -51,7 +51,7 @@ class FunctionTables:
 
 
 def function_tables(profile: Profile, by_samples: bool = False) -> FunctionTables:
-    """Return the costs of a profile's functions. For an interpreted program native functions have a table of their own,
+    """Return the costs of a profile's functions. For an interpreted program native functions have a separate table,
     and their time counts for the interpreter's function that called them.
 
     Args:
