@@ -73,9 +73,21 @@ def test_sighup_reads_the_tokens_again_and_does_not_end_the_server(tmp_path: Pat
         while "reload failed" not in line:
             line = client.process.stderr.readline()
         assert "less than 16 letters" in line
+        health = client.ask("/healthz")
+        assert health.status == 200, "the tokens before are in use"
+        (failure,) = health.json()["failures"]
+        assert failure["reason"] == "reload_failed"
+        assert "less than 16 letters" in failure["error"]
+        assert "pyprof_server_reload_success 0\n" in client.ask("/metrics").body.decode()
         config.write_text("")
         client.process.send_signal(signal.SIGHUP)
         while "reload failed" not in (line := client.process.stderr.readline()):
             pass
         assert "the last one removed" in line
         assert client.question("services").status == 200
+        config.write_text(f'[[tenant]]\nname = "a"\nread_token_file = "{token}"\n')
+        write("second-token-of-the-tenant")
+        client.process.send_signal(signal.SIGHUP)
+        while client.ask("/healthz").body != b"ok\n":
+            time.sleep(0.01)
+        assert "pyprof_server_reload_success 1\n" in client.ask("/metrics").body.decode()

@@ -22,6 +22,10 @@ MAX_CHECK_S = 15.0
 DISK_FULL, STORE_FAILED, STORE_REBUILDING = "disk_full", "store_failed", "store_rebuilding"
 FAILURES = (DISK_FULL, STORE_FAILED, STORE_REBUILDING)
 """Reasons for which the server is unhealthy; each is a row of the table of reasons."""
+RELOAD_FAILED = "reload_failed"
+"""Reason that /healthz states while the server works with an earlier configuration. It is a row of the table of
+reasons.
+"""
 SENTENCES = {reason.name: reason.sentence for reason in REQUESTS}
 """The sentence of each reason for which the server refuses a request or is unhealthy."""
 
@@ -30,6 +34,9 @@ class ServerHealth:
     """The failures that the server reports as its health. Each check runs in its own thread, because a check may hang.
 
     Methods may be called from any thread.
+
+    Attributes:
+        reload_error: What was wrong with the configuration at the last reload, "" for nothing.
     """
 
     def __init__(self, checks: Mapping[str, Callable[[], None]], say: Callable[..., None]) -> None:
@@ -41,6 +48,7 @@ class ServerHealth:
         """
         self._checks = checks
         self._say = say
+        self.reload_error = ""
         self._failures: dict[str, str] = {}
         self._checked: set[str] = set()
         self._began: dict[str, float] = {}
@@ -127,6 +135,7 @@ GAUGES = (
     MetricKind("index_waiting", "gauge", "Segments that wait for the database."),
     MetricKind("windows_without_file", "gauge", "Windows in the database whose files are gone, as after a restore."),
     MetricKind("failing", "gauge", "1 while the server is unhealthy for this reason.", ("reason", FAILURES)),
+    MetricKind("reload_success", "gauge", "1 if tenants and tokens were valid when they were last read."),
     MetricKind("start_timestamp_seconds", "gauge", "Time at which the server started."),
 )
 

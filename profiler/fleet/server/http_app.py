@@ -17,6 +17,7 @@ from starlette.routing import Route
 from pyprof.fleet.openmetrics import CONTENT_TYPE
 from pyprof.fleet.server.authorization import COOKIE, READ, Access, Refused
 from pyprof.fleet.server.config import ServerConfig
+from pyprof.fleet.server.health_and_metrics import RELOAD_FAILED
 from pyprof.fleet.server.ingest.foreign_pushes import SENDERS, ForeignPush
 from pyprof.fleet.server.ingest.ingest_app import JSON, SAFE, SEGMENTS, ClientGone, IngestApp
 from pyprof.fleet.server.query import query_api
@@ -139,12 +140,17 @@ class FleetServer:
         return Response(self._numbers.text(), 200, {**SAFE, "Content-Type": CONTENT_TYPE})
 
     async def _answer_health(self, _request: Request) -> Response:
-        """Answer a request for /healthz with 200, or 503 with the reasons for which the server cannot do its work."""
+        """Answer a request for /healthz with 200, or 503 with the reasons for which the server cannot do its work. A
+        failed reload is stated with 200, because the server works with the tokens before it.
+        """
         failures = self._health.failures
+        status = 503 if failures else 200
+        if self._health.reload_error:
+            failures[RELOAD_FAILED] = self._health.reload_error
         if not failures:
             return Response("ok\n", 200, SAFE, "text/plain")
         found = [{"reason": reason, "error": text} for reason, text in failures.items()]
-        return Response(dump_json({"failures": found}), 503, SAFE, JSON)
+        return Response(dump_json({"failures": found}), status, SAFE, JSON)
 
     async def _answer_ready(self, request: Request) -> Response:
         """Answer a request for /readyz as /healthz does, and with 503 until the first check has been made."""

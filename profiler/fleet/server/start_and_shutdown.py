@@ -102,6 +102,7 @@ def parts(config: ServerConfig, say: Say, is_new: bool = False) -> Iterator[Serv
                 {
                     "index_waiting": lambda _: waiting[0].waiting if waiting else 0,
                     "windows_without_file": lambda _: waiting[0].without_file if waiting else 0,
+                    "reload_success": lambda _: not health.reload_error,
                     "failing": lambda reason: reason in health.failures,
                 }
             )
@@ -149,7 +150,9 @@ def serve(
     with parts(config, say) as found:
         fleet = FleetServer(config, found)
         server = _server(config, fleet.app, lambda: systemd.send("READY=1"), say)
-        listens(lambda: setattr(server, "should_exit", True), lambda: reload_tenants(fleet.access, load, say))
+        listens(
+            lambda: setattr(server, "should_exit", True), lambda: reload_tenants(fleet.access, found.health, load, say)
+        )
         found.indexer.start()
         found.health.start()
         say("info", "started", address=f"http://{config.host}:{config.port}", data=config.data)
@@ -163,15 +166,17 @@ def serve(
             say("info", "ended")
 
 
-def reload_tenants(access: Access, load: Callable[[], ServerConfig], say: Say) -> None:
-    """Use the tenants and tokens of the present configuration. If it is wrong, nothing changes."""
+def reload_tenants(access: Access, health: ServerHealth, load: Callable[[], ServerConfig], say: Say) -> None:
+    """Use the tenants and tokens of the present configuration. If it is wrong, only the server's health changes."""
     try:
         tenants = load().tenants
         access.change_tenants(tenants)
     except (PyprofError, OSError) as error:
+        health.reload_error = str(error)
         hint = {"hint": error.hint} if isinstance(error, PyprofError) and error.hint else {}
         say("error", "reload failed", error=str(error), **hint)
     else:
+        health.reload_error = ""
         say("info", "reloaded", tenants=len(tenants), other_settings="unchanged until a restart")
 
 
