@@ -186,6 +186,8 @@ NOTES = (
            f"Not sampled: {_PART}, in the kernel, which may not be sampled: marked [not sampled]"),
     Reason("times_missed", Stage.SAMPLING, f"Sampling times were missed in {_PART}: pyprof was late, or records "
         "were lost. The samples share this time"),
+    Reason("times_missed_of_all", Stage.SAMPLING, "In all services of the window together, sampling times were missed "
+        f"in {_PART}: pyprof was late, or records were lost. The samples share this time"),
     Reason("stub_lost_early", Stage.TARGET, "The recording ended early: {why}"),
     Reason("stub_one_thread", Stage.TARGET,
            "qemu-user stops one thread only: the others ({others}), which run on, were left out"),

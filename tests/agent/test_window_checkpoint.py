@@ -20,8 +20,10 @@ from pyprof.importers import pprof
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.loss_reason_texts import Note, join_pids, make_note
-from pyprof.model.profile import Profile, ValueType
+from pyprof.model.marker_frames import NOT_SAMPLED
+from pyprof.model.profile import Frame, FrameKind, Profile, ValueType
 from pyprof.model.thread_identity import ProcessKey
+from pyprof.model.unwind_result import Trust
 from pyprof.session.worker import response_codec
 from tests.exporters.profiles import golden
 
@@ -112,6 +114,34 @@ def test_notes_stand_only_in_segments_of_the_services_that_they_are_about() -> N
     assert {service for service, text in texts.items() if b"no rights" in text} == {"idle"}
     assert {service for service, text in texts.items() if b"other code" in text} == stopped
     assert not any(b"2 processes" in text for text in texts.values())
+
+
+def test_not_sampled_time_in_a_note_is_that_of_the_service() -> None:
+    profile = judged(replace(whole(), value_types=(ValueType("samples", "count"), ValueType("cpu", "nanoseconds"))))
+    node, frame = len(profile.parent), len(profile.frames)
+    mark = Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, "too brief", NOT_SAMPLED)
+    stack = profile.stack.copy()
+    stack[0] = node
+    notes = (
+        make_note("too_short", seconds=3.0, spent_s=7.0, percent=42.9),
+        make_note("times_missed", seconds=2.0, spent_s=7.0, percent=28.6),
+    )
+    profile = replace(
+        profile,
+        stack=stack,
+        frames=(*profile.frames, mark),
+        parent=np.append(profile.parent, np.int32(0)),
+        frame=np.append(profile.frame, np.int32(frame)),
+        summary=replace(profile.summary, notes=notes),
+    )
+    service = dict(profile.threads[profile.thread[0]].labels)["service"]
+    own = [dict(profile.threads[at].labels)["service"] == service for at in profile.thread]
+    row_s, sum_s = profile.values[0, -1] / 1e9, profile.values[own, -1].sum() / 1e9
+    texts = {each.name.service: gzip.decompress(each.data).decode("latin-1") for each in segments(profile, {}, WINDOW)}
+    assert len(texts) > 1
+    assert {service for service, text in texts.items() if "Not sampled: " in text} == {service}
+    assert f"Not sampled: {row_s:.2f} s of {sum_s:.2f} s of processor time" in texts[service]
+    assert all("In all services of the window together, sampling times" in text for text in texts.values())
 
 
 def on_cpu() -> tuple[Profile, Profile, list[ProcessKey]]:

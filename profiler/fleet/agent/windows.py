@@ -19,6 +19,7 @@ import random
 import threading
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ from pyprof.model.analysis.confidence_interval import profile_basis
 from pyprof.model.analysis.merge import merge
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.loss_reason_texts import Note, make_note, notes_about, parse_note
+from pyprof.model.marker_frames import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
 from pyprof.model.profile import Profile
 from pyprof.objfile.byte_source import open_regular
 from pyprof.session.worker import response_codec
@@ -273,10 +275,36 @@ def _segment(
     wanted = np.zeros(len(profile.threads), np.bool_)
     wanted[threads] = True
     part = selected(profile, wanted[profile.thread] if len(profile.thread) else np.zeros(0, np.bool_))
-    part = _with_basis(part, has_exact_sums)
+    part = _with_basis(_with_own_notes(part), has_exact_sums)
     out = io.BytesIO()
     pprof.write(_used(replace(part, title=service)), out, _EVIDENCE)
     return SpoolSegment(SegmentName.new(service, profile.start_ns + profile.duration_ns, window), out.getvalue())
+
+
+_NOTED_MARKS = {"too_short": NOT_SAMPLED, "too_short_or_late": LATE, "records_lost": LOST, "kernel_time": IN_KERNEL}
+"""Notes of a recording about its processor time without samples, and the mark of the rows that have this time."""
+
+
+def _with_own_notes(profile: Profile) -> Profile:
+    """Return a service's profile with notes about its own processor time without samples, in place of the notes about
+    the time of all services of the window.
+    """
+    if profile.value_types[-1].type != "cpu":
+        return profile
+    mark_ns = Counter[Mark | None]()
+    for row, ns in zip(profile.frame[profile.stack].tolist(), profile.values[:, -1].tolist(), strict=True):
+        mark_ns[profile.frames[row].mark if row >= 0 else None] += ns
+    notes: dict[Note, None] = {}
+    for note in profile.summary.notes:
+        if note.reason == "times_missed":  # it is not known of which process
+            note = replace(note, reason="times_missed_of_all")
+        elif note.reason in _NOTED_MARKS:
+            if not (own_ns := mark_ns[_NOTED_MARKS[note.reason]]):
+                continue
+            percent = 100 * own_ns / profile.total
+            note = make_note(note.reason, seconds=own_ns / 1e9, spent_s=profile.total / 1e9, percent=percent)
+        notes[note] = None
+    return replace(profile, summary=replace(profile.summary, notes=tuple(notes)))
 
 
 def _with_basis(profile: Profile, has_exact_sums: bool) -> Profile:
