@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -155,6 +156,21 @@ def test_server_that_refuses_a_token_is_named_until_it_takes_segments(tmp_path: 
     state = json.loads(done.stdout)
     assert (state["agent"]["status"], state["agent"]["failures"]) == ("not_running", [])
     assert "checkout" in [service["service"] for service in state["spool"]["services"]]
+
+
+def test_removed_spool_is_named_and_made_again(tmp_path: Path) -> None:
+    answers = [Said(503)]
+    with receiver(lambda _: answers[0]) as server, running(tmp_path, server.url) as agent:
+        agent.wait(lambda: "push_failing" in agent.failures())
+        shutil.rmtree(agent.spool)
+        agent.wait(lambda: agent.lines(event="degraded", reason="spool_failed"))
+        assert "the folder was removed" in str(agent.lines(reason="spool_failed")[0]["error"])
+        agent.wait(lambda: "push_lost" in agent.failures())
+        answers[0] = Said()
+        agent.wait(lambda: list(agent.spool.glob("*/checkout/*.pb.gz")))
+        agent.wait(lambda: agent.lines(event="healthy again", reason="spool_failed"))
+        assert run("agent", "status", "--spool", str(agent.spool)).stdout.startswith("agent: degraded, ")
+        assert not agent.lines(reason="spool_disk_full")
 
 
 def test_killed_worker_is_named_and_loses_no_processor_time(tmp_path: Path) -> None:

@@ -74,6 +74,24 @@ def test_oldest_segments_make_room_and_new_ones_are_whole(tmp_path: Path) -> Non
                 each.wait()
 
 
+def test_agent_that_starts_on_a_full_disk_is_degraded_at_once(tmp_path: Path) -> None:
+    port = free_port()
+    log, config, spool = tmp_path / "log", tmp_path / "agent.toml", tmp_path / "disk" / "spool"
+    config.write_text(f"[http]\nport = {port}\n{CONFIG.replace('WORD', f'no-process-{os.getpid()}')}")
+    config.chmod(0o600)
+    command = [sys.executable, "-m", "pyprof", "agent", "--config", str(config), "--spool", str(spool), "--log", "json"]
+    with small_disk(tmp_path / "disk", "128k") as disk, log.open("wb") as out:
+        (spool / "kept").mkdir(parents=True)
+        fill(disk)
+        agent = subprocess.Popen(command, stderr=out)
+        try:
+            until(lambda: '"started"' in log.read_text(), agent, log)
+            assert failing(port) == {"spool_disk_full"}
+        finally:
+            agent.kill()
+            agent.wait()
+
+
 def test_disk_has_room_again_when_other_files_are_gone(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "4m") as disk:
         assert has_room(str(disk))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -159,6 +160,26 @@ def test_sink_takes_or_refuses_and_the_segment_stays(tmp_path: Path, monkeypatch
     assert len(list((tmp_path / "refused/too_old").iterdir())) == most
     assert counts.counts[REFUSED] == 2
     assert len(files(tmp_path)) == most + 3
+
+
+def test_spool_whose_folder_was_removed_counts_what_sinks_lack_and_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    found = Spool(str(folder), Caps(), Diagnostics(), sinks=("nas",), clock=lambda: 0)
+    found.open()
+    assert found.store_window([segment(1), segment(2)])
+    found.sent("nas", next(found.queued("nas")))
+    shutil.rmtree(folder)
+    assert not found.store_window([segment(3)])
+    folder.mkdir()
+    found.reopen()
+    assert found.lost == {"nas": 1}
+    assert found.store_window([])
+    assert files(folder) == [3]
+    assert len(found.inventory) == len(list(found.queued("nas"))) == 1
+    found.probe()
+    assert found.failure is None
+    assert not list((folder / "sofar").iterdir())
 
 
 def test_one_agent_has_the_spool(tmp_path: Path) -> None:

@@ -209,12 +209,11 @@ class Agent:
 
     def _run(self) -> None:
         self.spool.open()
+        self.spool.probe()
+        self._report_spool()
         self._unrecorded.begin(max((name.end_ns for name in self.spool.inventory.all()), default=0))
         self._minutes.open()
-        try:
-            self._socket.begin(self.spool.root, self._config.values.group)
-        except OSError as error:
-            self._say("warning", "control socket failed", error=str(error))
+        self._open_socket()
         self._say("info", "started", **self._of_spool())
         if self._config.values.collector in ("auto", "bpf"):
             self._ended.open(self._say)
@@ -245,6 +244,30 @@ class Agent:
         self._socket.close(self._answer_until)
         waiting = self._pushers.finish(min(time.monotonic() + _LAST_PUSH_S, self._answer_until + _LATEST_PUSH_S))
         self._say("info", "ended", **({"waiting_segments": waiting} if waiting else {}))
+
+    def _open_socket(self) -> None:
+        try:
+            self._socket.begin(self.spool.root, self._config.values.group)
+        except OSError as error:
+            self._say("warning", "control socket failed", error=str(error))
+
+    def _restore_spool(self) -> None:
+        """Create the folder of the spool again, with its lock and its control socket, if something has removed it."""
+        root = self.spool.root
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(root), os.fstat(self._lock)):
+                    return
+            lock = locked(root)
+            os.close(self._lock)
+            self._lock = lock
+            error = f"{root}: the folder was removed while the agent used it; the agent has created it again"
+            self._conditions.begin("spool_failed", error, "find out what removed it")
+            self.spool.reopen()
+            self._minutes.open()
+            self._open_socket()
+        except (PyprofError, OSError) as error:
+            self._report_disk(str(error))
 
     def _keep_budget(self) -> None:
         starts = sum(lane.starts for lane in self._lanes)
@@ -327,6 +350,7 @@ class Agent:
         labels = self._table.labels(time.monotonic() - self._config.values.every)
         data = packed(part, self._budget.notes(), labels)
         with self._writing:
+            self._restore_spool()
             is_stored = self.spool.save(window, time.time_ns(), data)
             if not is_stored:
                 self._report_spool()
@@ -342,6 +366,7 @@ class Agent:
         start_ns = profile.start_ns
         with self._writing:
             self._unrecorded.add_window(sampling, start_ns, start_ns + profile.duration_ns, self._steps.count)
+            self._restore_spool()
             kept = self.spool.store_window(found, window)
             recovered = self.spool.recover_waiting() if kept else 0
             if accuracy := self._health.metrics.took(sampling.mode, profile, kept):
@@ -386,7 +411,7 @@ class Agent:
         self._lost = self.spool.lost.copy()
 
     def _report_disk(self, about: str, is_full: bool = False) -> None:
-        is_full = is_full or not has_room(self.spool.root)
+        is_full = is_full or (os.path.isdir(self.spool.root) and not has_room(self.spool.root))
         self._conditions.begin("spool_disk_full" if is_full else "spool_failed", f"{self.spool.root}: {about}")
 
     def _asked(self, peer: Peer | None, outcome: str) -> None:

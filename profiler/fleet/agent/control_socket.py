@@ -292,7 +292,7 @@ class ControlSocket:
         self._lock = threading.Lock()
 
     def begin(self, root: str, group: str) -> None:
-        """Listen at the control socket for requests to the agent.
+        """Listen at the control socket for requests to the agent. A second call replaces the socket of the first.
 
         Args:
             root: Folder of the spool.
@@ -303,6 +303,7 @@ class ControlSocket:
             UsageError: The group does not exist.
         """
         self._group = group_number(group) if group else None
+        self._stop_listening()
         self._folder = folder_of(root)
         with suppress(FileNotFoundError):
             if stat.S_ISSOCK(os.stat(NAME, dir_fd=self._folder, follow_symlinks=False).st_mode):
@@ -338,11 +339,18 @@ class ControlSocket:
             thread.join(max(until - time.monotonic(), 0))
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        os.close(self._folder)
+        self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+            os.close(self._folder)
 
     def _listen(self, listener: socket.socket) -> None:
-        while not self._closing:
+        while not self._closing and self._listener is listener:
             try:
                 connection, _ = listener.accept()
             except OSError:  # too many open files, which is temporary; or the listener was closed

@@ -169,6 +169,8 @@ MAX_REFUSED = 100
 """Maximum number of refused segments that the spool keeps for each reason."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk."""
+PROBE_BYTES = 1 << 16
+"""Size of the file that the agent writes at its start to see whether the disk is full: about that of a segment."""
 _TRIES = 4
 """Number of attempts to make room on the disk for one segment."""
 
@@ -192,8 +194,8 @@ class Spool:
         held: Segments that wait in memory.
         recovered: Number of segments from checkpoints of a killed agent.
         lost: For each sink, the number of segments that were dropped before it had taken them.
-        failure: The last error of put() or of save() since the last put() began, None if there was none. put() may have
-            succeeded after making room.
+        failure: The last error of put() or of save() since the last put() began, or of probe(), None if there was none.
+            put() may have succeeded after making room.
     """
 
     def __init__(
@@ -247,6 +249,33 @@ class Spool:
             folder = f"{ASIDE}/{reason.name}"
             self._refused[reason.name] = sorted(f.name for f in self._disk.list_folder(f"{self.root}/{folder}"))
         self.keep_within()
+
+    def reopen(self) -> None:
+        """Find the segments of the spool again, because its folder was removed and is another one now. Removed segments
+        that a sink had not taken count as lost. Segments in memory stay.
+
+        Raises:
+            OSError: The spool cannot be read.
+        """
+        before, self.inventory = self.inventory, Inventory()
+        for places in (self._refused, self._saved, self._unrecovered):
+            places.clear()
+        self._over = []
+        self.open()
+        for place in self._queues:
+            removed = before.place(place).names.keys() - self.inventory.place(place).names.keys()
+            if removed:
+                self.lost[place.removeprefix(f"{QUEUE}/")] += len(removed)
+
+    def probe(self) -> None:
+        """Write and delete a file, so that `failure` states at the agent's start whether the spool can be written."""
+        part = f"{self.root}/{SO_FAR}/.probe.part"  # open() deletes it there if the agent is killed
+        try:
+            self._disk.make_folder(f"{self.root}/{SO_FAR}")
+            self._write_synced(part, bytes(PROBE_BYTES))
+        except OSError as error:
+            self.failure = error
+        self._forget((part,))
 
     def _segments(self, place: str) -> Iterator[tuple[SegmentName, int]]:
         top = self._path(place, "").rstrip("/")

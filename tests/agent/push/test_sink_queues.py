@@ -431,6 +431,20 @@ def test_segments_that_are_dropped_before_a_sink_has_them_are_counted_as_lost(tm
     assert spool.lost == {"nas": 2}, "two of the four that were dropped had been sent"
 
 
+def test_segments_that_others_remove_before_a_sink_has_them_are_lost_and_said(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool")
+    assert spool.store_window(segments(2))
+    pushing, conditions, lines = with_conditions(spool, Scripted(NotSent("unreachable", "about")))
+    assert pushing.push() == 0
+    for link in links(tmp_path / "spool"):
+        link.unlink()
+    assert pushing.push() == 0
+    assert pushing.removed == 2
+    assert not spool.inventory.place("queue/nas").names
+    assert conditions.reasons == {"push_lost"}
+    assert [line["reason"] for line in lines] == ["push_failing", "push_lost", "push_failing"]
+
+
 @pytest.mark.parametrize(
     ("status", "body", "cause"),
     [

@@ -50,6 +50,7 @@ class Pusher:
     Attributes:
         sent: Number of segments sent.
         taken_at: Monotonic time at which the receiver last took a segment, None if it took none since the start.
+        removed: Number of segments whose files something else than the spool has removed from the queue.
         later: Numbers of failed attempts by reason.
         refused: Numbers of refused segments by reason.
     """
@@ -70,7 +71,7 @@ class Pusher:
             conditions: Conditions of the agent.
         """
         self.name = name
-        self.sent = 0
+        self.sent = self.removed = 0
         self.taken_at: float | None = None
         self.later = dict.fromkeys(LATER, 0)
         self.refused = dict.fromkeys(REFUSED, 0)
@@ -186,8 +187,8 @@ class Pusher:
             OSError: The sink failed.
         """
         data = self._read(name)
-        if data is None:  # the spool has dropped and counted it meanwhile
-            self._gone(name)
+        if data is None:
+            self._note_removed(name)
             return
         try:
             self._send(name, data)
@@ -210,6 +211,16 @@ class Pusher:
     def _gone(self, name: SegmentName) -> None:
         with self._writing:
             self._spool.sent(self.name, name)
+
+    def _note_removed(self, name: SegmentName) -> None:
+        """Remove a segment without a file from the queue. It is lost, unless the spool has dropped and counted it."""
+        with self._writing:
+            is_lost = name in self._spool.inventory.place(f"{QUEUE}/{self.name}").names
+            self._spool.sent(self.name, name)
+        if is_lost:
+            self.removed += 1
+            error = f"{name.path} was removed from the spool before {self.name} had taken it"
+            self._conditions.note("push_lost", error, "find out what removes files of the spool", sink=self.name)
 
     def _set_aside(self, name: SegmentName, word: str, about: str, stated: str = "") -> None:
         with self._writing:
@@ -393,7 +404,7 @@ class Pushers:
             yield "push_sent", sink, pusher.sent
             ago_s = pusher.taken_ago_s
             yield "push_taken_timestamp_seconds", sink, time.time() - ago_s if ago_s is not None else 0.0
-            yield "push_lost", sink, self._spool.lost[target.name]
+            yield "push_lost", sink, self._spool.lost[target.name] + pusher.removed
             for word, count in pusher.later.items():
                 yield "push_failures", {**sink, "reason": word}, count
             for word, count in pusher.refused.items():
