@@ -13,7 +13,7 @@ from pyprof.errors import FormatError
 from pyprof.interpreters.base import Detected, Interpreter, InterpreterContext, LiveProcess, NotBegun, ProcessReader
 from pyprof.interpreters.cpython.interpreter import CPython
 from pyprof.interpreters.function_table import NamedCode
-from pyprof.interpreters.goroutine_offsets import GoroutineFinder
+from pyprof.interpreters.goroutines import GoroutineFinder
 from pyprof.interpreters.ruby_detection import Ruby
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace

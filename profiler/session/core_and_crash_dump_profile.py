@@ -15,7 +15,7 @@ from pyprof.collectors.postmortem.crash_dump_process import DumpedProcess, looks
 from pyprof.collectors.postmortem.saved_thread_collector import SavedThreads
 from pyprof.errors import FormatError, PyprofError
 from pyprof.interpreters.detection_symbols import KnownSymbols, read_symbols
-from pyprof.interpreters.goroutine_offsets import GoroutineFinder
+from pyprof.interpreters.goroutines import GoroutineFinder
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_reader_protocols import GoroutineOffsets

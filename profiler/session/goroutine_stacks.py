@@ -14,7 +14,7 @@ from pyprof.collectors.postmortem.saved_thread_collector import SavedThread, Sav
 from pyprof.collectors.ptrace.collector import PtraceCollector
 from pyprof.errors import FormatError, PyprofError
 from pyprof.interpreters.detection_symbols import KnownSymbols, ReadSymbols
-from pyprof.interpreters.waiting_goroutines import WANTED, WaitingGoroutine, is_unchanged, read_goroutines
+from pyprof.interpreters.goroutines import WANTED, WaitingGoroutine, is_unchanged, read_goroutines
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
 from pyprof.model.profile import ThreadInfo

@@ -33,8 +33,7 @@ from pyprof.interpreters.cpython.object_reader import Memory as Words
 from pyprof.interpreters.cpython.object_reader import Objects, Unreadable
 from pyprof.interpreters.detection_symbols import Symbol
 from pyprof.interpreters.function_table import FunctionTable
-from pyprof.interpreters.goroutine_offsets import decode_offsets
-from pyprof.interpreters.waiting_goroutines import MAX_GOROUTINES, is_unchanged, read_goroutines
+from pyprof.interpreters.goroutines import MAX_GOROUTINES, decode_offsets, is_unchanged, read_goroutines
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import AARCH64, ARM, I386, S390X, X86_64, Arch
 from pyprof.objfile.byte_source import BytesSource

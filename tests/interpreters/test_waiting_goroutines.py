@@ -9,7 +9,7 @@ import pytest
 
 from pyprof.errors import FormatError
 from pyprof.interpreters.detection_symbols import Symbol
-from pyprof.interpreters.waiting_goroutines import WaitingGoroutine, is_unchanged, read_goroutines
+from pyprof.interpreters.goroutines import WaitingGoroutine, is_unchanged, read_goroutines
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.thread_stacks import ThreadStack
 from pyprof.model.unwind_result import StackEnd

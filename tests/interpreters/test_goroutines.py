@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from pyprof.interpreters.goroutine_offsets import decode_labels_offset, decode_offsets
+from pyprof.interpreters.goroutines import decode_labels_offset, decode_offsets
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.interpreter_reader_protocols import GoroutineOffsets
 from tests.unwind.test_go_stacks import SYSTEMSTACK
