@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import Collector, CollectorRefused, CollectorStats, Feedback, SampleSource
-from pyprof.collectors.combined.open_sources import MainSource, OpenSources
-from pyprof.collectors.combined.partial_stops import ClosedSources, OpenStops, sum_stats
+from pyprof.collectors.combined.open_sources import ClosedSources, MainSource, OpenSources, OpenStops, sum_stats
 from pyprof.collectors.combined.planner import Planner, check_stops, collect_facts, describe_refusal_of_bpf
 from pyprof.collectors.combined.threads_to_stop import StopCandidates
 from pyprof.collectors.linux import procfs

@@ -34,7 +34,7 @@ from pyprof.model.stack_digest import of_frame
 from pyprof.model.summary import ModuleSummary, Stops, Summary
 from pyprof.model.unwind_result import StackEnd, Trust
 from pyprof.problem_counters import Problem
-from pyprof.recording.older_names import counter_key, problem_reason
+from pyprof.recording.upgrades import counter_key, problem_reason
 
 AT_ONCE = 1 << 22
 """Number of bytes of sample rows of a pprof file that are read together."""

@@ -2,7 +2,7 @@
 
 History of versions. 1: first version. 2: frames, functions, files and stacks are packed as blocks instead of one row
 each; upgrades.py has the tables of version 1. 3: labels. 4: options of the command, in addition to those of the
-library. 5: counters and problems have identifiers; older_names.py has the sentences of earlier versions. 6: notes have
+library. 5: counters and problems have identifiers; upgrades.py has the sentences of earlier versions. 6: notes have
 identifiers and arguments.
 """
 

@@ -7,6 +7,5 @@ jit_code_of_recording       Run-time generated code of all processes of a record
 perf_map_and_jitdump        Names, lines and unwind tables from a process's jitdump file, and names from its perf map,
                             read while they grow
 process_code                All code descriptions of one process: its sources, updated together
-runtime_registry            The managed runtimes that pyprof reads. A new one is a folder and a row here
 v8/                         The code of V8, the JavaScript engine of Node.js, read from outside
 """

@@ -180,7 +180,7 @@ class RuntimeCode:
         registered JIT code in a file.
         """
         file = image.file
-        from pyprof.runtime_code.runtime_registry import SYMBOL_PREFIXES
+        from pyprof.runtime_code.process_code import SYMBOL_PREFIXES
 
         symbols = file.named_symbols((DESCRIPTOR,)) | file.prefixed_symbols(SYMBOL_PREFIXES)
         found = [(name, svma, False) for name, svma in symbols.items()]
@@ -319,7 +319,7 @@ class RuntimeCode:
         """Return True if a file of an address space may contain a runtime whose functions run by code in that file."""
         found = self._may_run_in.get(space.id)
         if found is None:
-            from pyprof.runtime_code.runtime_registry import may_run
+            from pyprof.runtime_code.process_code import may_run
 
             found = self._may_run_in[space.id] = any(may_run(module.name) for module in space.modules)
         return found

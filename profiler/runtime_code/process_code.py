@@ -1,8 +1,12 @@
-"""All code descriptions of one process: its sources, updated together."""
+"""All code descriptions of one process: its sources, updated together.
+
+RUNTIMES lists the managed runtimes that pyprof reads. A new one is a folder and a row there.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -17,11 +21,28 @@ from pyprof.objfile.byte_source import GrowingFile
 from pyprof.objfile.untrusted_file_access import current_opener, open_below
 from pyprof.options import UnwindOptions
 from pyprof.problem_counters import Diagnostics
-from pyprof.runtime_code.base import CodeScan, CodeSource, ManagedRuntime, Rows, RuleAt
+from pyprof.runtime_code.base import CodeScan, CodeSource, ManagedRuntime, Rows, RuleAt, RuntimeKind
 from pyprof.runtime_code.gdb_jit_and_libunwind_code import GdbCode, LibunwindCode
+from pyprof.runtime_code.hotspot.code_cache import STUB_LIST
+from pyprof.runtime_code.hotspot.java_code_source import HotspotCode
+from pyprof.runtime_code.hotspot.vm_structs import SYMBOLS as HOTSPOT_SYMBOLS
 from pyprof.runtime_code.perf_map_and_jitdump import JitdumpCode, PerfMapCode
+from pyprof.runtime_code.v8.heap import SYMBOL_PREFIXES as V8_SYMBOLS
+from pyprof.runtime_code.v8.javascript_code_source import V8Code
 from pyprof.unwind.formats.gdb_jit import DESCRIPTOR
 from pyprof.unwind.formats.libunwind_registrations import LIST
+
+RUNTIMES = (
+    RuntimeKind(HotspotCode, (*HOTSPOT_SYMBOLS, STUB_LIST)),
+    RuntimeKind(V8Code, V8_SYMBOLS, re.compile(r"(?:node|nodejs|nsolid)[-.\d]*|libnode\.so.*")),
+)
+SYMBOL_PREFIXES = tuple(prefix for kind in RUNTIMES for prefix in kind.symbols)
+
+
+def may_run(name: str) -> bool:
+    """Return True if a file of this name may contain a runtime that runs its functions by code in its file."""
+    return any(kind.programs is not None and kind.programs.fullmatch(name) for kind in RUNTIMES)
+
 
 REST = 2
 """Factor that limits the cost of updates of JIT code: after an update that took t, there is no quick update for REST *
@@ -59,7 +80,7 @@ class ProcessCode:
         self.arch, self.pid = arch, space.pid
         self._jitdump = JitdumpCode(file_owners(space), arch, diagnostics)
         self._perf_map = PerfMapCode(perf_map_file(space), diagnostics)
-        from pyprof.runtime_code.runtime_registry import RUNTIMES  # only for processes that generate code
+        from pyprof.runtime_code.process_code import RUNTIMES  # only for processes that generate code
 
         self.runtimes = [kind.open(arch, diagnostics) for kind in RUNTIMES]
         self.sources: list[CodeSource] = [

@@ -17,8 +17,8 @@ from pyprof.importers.pprof_tables import read_summary
 from pyprof.model.loss_reason_texts import SENTENCES, Note, counted, counter_title, make_note
 from pyprof.model.summary import Summary
 from pyprof.problem_counters import Problem
-from pyprof.recording.older_names import counter_key, problem_reason
 from pyprof.recording.reader import INTERRUPTED, load_recording
+from pyprof.recording.upgrades import counter_key, problem_reason
 from tests.recording.support import FIXTURES, edited
 
 SENTENCES_OF_4 = 158

@@ -29,7 +29,7 @@ _LATE = (
     "pyprof.session.pipeline.journal_writer",
     "pyprof.runtime_code.hotspot.thread_names",
     "pyprof.runtime_code.hotspot.java_frames",
-    "pyprof.runtime_code.runtime_registry",
+    "pyprof.runtime_code.process_code",
     "pyprof.runtime_code.v8.javascript_frames",
     "pyprof.runtime_code.v8.functions",
     "pyprof.symbolize.name_cache",
