@@ -9,7 +9,6 @@ dump_core               `pyprof dump` of a core file or a crash dump: threads, w
 dump_stacks             `pyprof dump`: the stacks of all threads, of a live process or a core file
 inspect_unwind_tables   `pyprof inspect`: the unwind tables of a file
 ipython_magic           `%load_ext pyprof` and `%%pyprof` in IPython and Jupyter: what a cell does, as a page below it
-live/                   `pyprof top`: snapshots of a running recording, views of them, and the screen
 main                    The parser, and the one place that catches every named error
 merge                   `pyprof merge`: several recordings, or other profilers' files, as one
 number_and_name_format  Numbers as people read them, and names of functions that are shortened to the width of the
@@ -28,5 +27,11 @@ terminal_summary        What a recording says in the terminal when it is done
 terminal_tables         Tables in the terminal: the most expensive functions, their callers and callees with their
                         shares
 top                     `pyprof top`: what a process does, live in the terminal, or as a table for scripts
+top_screen              A screen on a terminal, which is always restored, and the lines of `pyprof top` that it shows
+top_session             One invocation of `pyprof top`: recordings, event loop, screen or tables, signals, a command's
+                        own output
+top_snapshots           Snapshots of a running recording: its windows merged one after the other
+top_view_state          The current view of `pyprof top` as an immutable value, and the keys that change it
+top_window_costs        Costs in one window of functions, threads, modules and lines, and callers and callees of a row
 window_writer           Closing a window of a recording: named, written, reported
 """

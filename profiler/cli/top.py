@@ -24,7 +24,7 @@ from pyprof.cli.terminal_output import HelpFormatter
 from pyprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyprof.cli.live.view_state import View
+    from pyprof.cli.top_view_state import View
     from pyprof.options import RecordOptions, TargetOptions
 
 _WAYS = "-p PID, -a, --name REGEX (--user, --cgroup), or a command"
@@ -103,8 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.idle and arguments.mode == "cpu":
         raise UsageError("-i includes sleeping threads, --mode cpu excludes them", "give one of them")
-    from pyprof.cli.live.terminal_screen import usable
     from pyprof.cli.output_files import check_writable
+    from pyprof.cli.top_screen import usable
 
     options = record_options(arguments)
     if arguments.output:
@@ -118,8 +118,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _tables(
     arguments: argparse.Namespace, targets: TargetOptions | None, command: list[str], options: RecordOptions
 ) -> int:
-    from pyprof.cli.live.top_session import Printed, WatchedTargets, print_tables
     from pyprof.cli.signal_thread import EndBySignals, listen
+    from pyprof.cli.top_session import Printed, WatchedTargets, print_tables
     from pyprof.collectors.targets.command_launch import launch
     from pyprof.session.worker.worker_process import exit_at_once
 
@@ -138,7 +138,7 @@ def _tables(
 def _live(
     arguments: argparse.Namespace, targets: TargetOptions | None, command: list[str], options: RecordOptions
 ) -> int:
-    from pyprof.cli.live.top_session import LiveOptions, LiveSession
+    from pyprof.cli.top_session import LiveOptions, LiveSession
 
     wanted = LiveOptions(
         targets,
@@ -153,7 +153,7 @@ def _live(
 
 
 def _view(arguments: argparse.Namespace, span_s: float) -> View:
-    from pyprof.cli.live.view_state import View
+    from pyprof.cli.top_view_state import View
 
     search = arguments.search.pattern if arguments.search else ""
     return View(table=arguments.by, sort=arguments.sort, span_s=arguments.span or span_s, search=search)

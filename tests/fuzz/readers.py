@@ -22,8 +22,8 @@ from pyprof.collectors.linux.procfs import parse_maps, parse_stat
 from pyprof.errors import FormatError, PyprofError, RemoteError
 from pyprof.fleet.agent import control_socket
 from pyprof.fleet.agent.control_socket import ControlRefused
-from pyprof.fleet.agent.push.otlp_parca_pyroscope import check_exported
-from pyprof.fleet.agent.push.segment_to_pprof import check_empty
+from pyprof.fleet.agent.push_segment_to_pprof import check_empty
+from pyprof.fleet.agent.push_sinks_otlp_parca_pyroscope import check_exported
 from pyprof.fleet.wire.push_client import MAX_WAIT_S, wait_s
 from pyprof.fleet.wire.push_response_verdicts import NotSent, RefusedForGood
 from pyprof.importers import collapsed, otlp, perf, pprof, pyroscope_parca_requests, speedscope

@@ -52,7 +52,7 @@ ALLOWED = {
     ): "the lock of the database, in the folder of the server",
     ("profiler/fleet/agent/control_socket.py", "os.open"): "the spool's folder, for its path only",
     ("profiler/fleet/cli/agent_administration.py", "open"): "a segment of the spool",
-    ("profiler/fleet/agent/push/sink_queues.py", "open"): "a segment of the spool, where nobody else gives names",
+    ("profiler/fleet/agent/push_sink_queues.py", "open"): "a segment of the spool, where nobody else gives names",
     ("start/__init__.py", "open"): "lists of installed distributions, before the package is imported",
 }
 """The reason for each exception, by (file, call)."""

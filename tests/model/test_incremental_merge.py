@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyprof.cli.live import snapshots as module
-from pyprof.cli.live.snapshots import WindowMerger
+from pyprof.cli import top_snapshots as module
+from pyprof.cli.top_snapshots import WindowMerger
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.function_costs import costs
 from pyprof.model.profile import Profile

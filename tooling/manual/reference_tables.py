@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from pyprof.cli.live.view_state import KEYS
+from pyprof.cli.top_view_state import KEYS
 from pyprof.fleet.agent.health import NOT_READY, UNHEALTHY
 from pyprof.fleet.server.authorization import STATUS
 from pyprof.model.fleet_loss_reasons import ASKS, CONDITIONS, REQUESTS

@@ -22,7 +22,7 @@ from pyprof.fleet.agent.overhead_budget import BudgetControl
 from pyprof.fleet.agent.process_group_recording import SampledGroup
 from pyprof.fleet.agent.process_rules import SamplingChoice
 from pyprof.fleet.agent.process_table import LOOK_S, ProcessTable
-from pyprof.fleet.agent.push.sink_queues import Pushers
+from pyprof.fleet.agent.push_sink_queues import Pushers
 from pyprof.fleet.agent.requested_recordings import OnDemand, RecordedNow
 from pyprof.fleet.agent.sampling_effort_controller import FIRST_SETTLING, CostBudget
 from pyprof.fleet.agent.spool import NO_ROOM, Caps, Spool

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from pyprof.fleet.agent.process_rules import SamplingChoice, TargetRule, Template, criterion
-from pyprof.fleet.agent.push.sink_types import COMMON, KINDS, PushTarget, wrong
+from pyprof.fleet.agent.push_sink_types import COMMON, KINDS, PushTarget, wrong
 from pyprof.fleet.toml_config_files import (
     COLLECTORS,
     BadConfig,

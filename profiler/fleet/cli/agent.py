@@ -220,7 +220,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from pyprof.fleet.agent import config
     from pyprof.fleet.agent.control_socket import group_number
     from pyprof.fleet.agent.process_table import ProcessTable
-    from pyprof.fleet.agent.push.sink_types import missing, unusable_credentials
+    from pyprof.fleet.agent.push_sink_types import missing, unusable_credentials
     from pyprof.fleet.toml_config_files import BadConfig
 
     if arguments.config is None:

@@ -21,7 +21,7 @@ from pyprof.fleet import systemd
 from pyprof.fleet.agent import spool_query
 from pyprof.fleet.agent.config import AgentConfig
 from pyprof.fleet.agent.control_socket import NoAgent, agent_state
-from pyprof.fleet.agent.push.sink_types import made
+from pyprof.fleet.agent.push_sink_types import made
 from pyprof.fleet.agent.spool_status import QueueState, SpoolState, Unnamed, forget, queues, state
 from pyprof.fleet.toml_config_files import ConfigError, TimeSpan, moment
 from pyprof.fleet.wire.push_response_verdicts import NotSent, RefusedForGood, SegmentSink, cause_and_hint

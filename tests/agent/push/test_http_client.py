@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.fleet.agent.health import MIN_INTERVAL_S, Conditions
-from pyprof.fleet.agent.push.sink_queues import ReceiverClock
+from pyprof.fleet.agent.push_sink_queues import ReceiverClock
 from pyprof.fleet.wire.push_client import (
     MAX_ANSWER,
     MAX_READ,

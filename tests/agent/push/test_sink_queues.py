@@ -17,8 +17,8 @@ import pytest
 from pyprof.fleet.agent import config
 from pyprof.fleet.agent.health import Conditions
 from pyprof.fleet.agent.metrics import PUSHES
-from pyprof.fleet.agent.push.sink_queues import MAX_BEHIND_S, SLOW_REQUEST_S, Pusher, Pushers
-from pyprof.fleet.agent.push.sink_types import KINDS, FolderSink, PushTarget, ServerSink, made
+from pyprof.fleet.agent.push_sink_queues import MAX_BEHIND_S, SLOW_REQUEST_S, Pusher, Pushers
+from pyprof.fleet.agent.push_sink_types import KINDS, FolderSink, PushTarget, ServerSink, made
 from pyprof.fleet.agent.spool import Caps, Spool, SpoolSegment
 from pyprof.fleet.toml_config_files import BadConfig
 from pyprof.fleet.wire.push_response_verdicts import GRPC, HTTP, LATER, REFUSED, NotSent, RefusedForGood, SegmentSink
@@ -330,7 +330,7 @@ def test_slow_request_is_a_condition_while_it_lasts_and_until_a_faster_one(tmp_p
 
     clock = SimpleNamespace(monotonic=lambda: now)
     pushing, conditions, lines = with_conditions(spool, Slow())
-    with mock.patch("pyprof.fleet.agent.push.sink_queues.time", clock):
+    with mock.patch("pyprof.fleet.agent.push_sink_queues.time", clock):
         assert pushing.push() == 2
         assert seen == [set(), {"push_slow"}, {"push_slow"}], "the first request was slow, the second one is under way"
         pushing.check_speed()
@@ -356,7 +356,7 @@ def test_queue_that_is_never_empty_for_a_minute_is_slow_unless_the_sink_fails(fa
     clock = SimpleNamespace(monotonic=lambda: now)
     pushing, conditions, _ = with_conditions(spool, Server())
     assert spool.store_window(segments(1))
-    with mock.patch("pyprof.fleet.agent.push.sink_queues.time", clock):
+    with mock.patch("pyprof.fleet.agent.push_sink_queues.time", clock):
         while now < 100 + 2 * MAX_BEHIND_S and (fails or not pushing.sent):
             pushing.push()
         reasons = conditions.reasons

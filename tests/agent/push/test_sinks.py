@@ -16,9 +16,9 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 
-from pyprof.fleet.agent.push import otlp_parca_pyroscope, segment_to_pprof, sink_types
-from pyprof.fleet.agent.push.otlp_parca_pyroscope import PyroscopeSink
-from pyprof.fleet.agent.push.sink_types import BucketSink, PushTarget, ServerSink
+from pyprof.fleet.agent import push_segment_to_pprof, push_sink_types, push_sinks_otlp_parca_pyroscope
+from pyprof.fleet.agent.push_sink_types import BucketSink, PushTarget, ServerSink
+from pyprof.fleet.agent.push_sinks_otlp_parca_pyroscope import PyroscopeSink
 from pyprof.fleet.wire.push_client import Credentials, Endpoint, GrpcCall
 from pyprof.fleet.wire.push_response_verdicts import NotSent, RefusedForGood, judge_http
 from pyprof.fleet.wire.segment_names import SegmentName
@@ -78,20 +78,20 @@ def test_pyroscope_series_has_labels_of_the_rule_only() -> None:
 def test_parts_of_a_large_segment_sum_up_and_each_is_within_the_limits() -> None:
     profile = labelled()
     whole = pprof.read_pprof(segment(profile)[1], "x")
-    size = segment_to_pprof.inflated_size(segment_to_pprof.packed(whole))
-    cut = list(segment_to_pprof.cut(whole, size // 2))
+    size = push_segment_to_pprof.inflated_size(push_segment_to_pprof.packed(whole))
+    cut = list(push_segment_to_pprof.cut(whole, size // 2))
     assert len(cut) > 1
-    assert all(segment_to_pprof.inflated_size(segment_to_pprof.packed(part)) <= size // 2 for part in cut)
+    assert all(push_segment_to_pprof.inflated_size(push_segment_to_pprof.packed(part)) <= size // 2 for part in cut)
     assert np.sum([totals(part) for part in cut], axis=0).tolist() == totals(whole)
     with pytest.raises(RefusedForGood) as caught:
-        list(segment_to_pprof.cut(whole, 100))
+        list(push_segment_to_pprof.cut(whole, 100))
     assert caught.value.word == "too_large"
 
 
 def test_segment_in_parts_goes_on_where_the_receiver_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     name, data = segment()
-    monkeypatch.setattr(segment_to_pprof, "MAX_SAMPLES", 2)
-    count = len(list(segment_to_pprof.parts(data, "web")))
+    monkeypatch.setattr(push_segment_to_pprof, "MAX_SAMPLES", 2)
+    count = len(list(push_segment_to_pprof.parts(data, "web")))
     assert count > 2
     answers = iter([200, 503, *[200] * count])
     with receiver(lambda _: proto(next(answers))) as server:
@@ -170,7 +170,9 @@ def expected(data: bytes) -> dict[str, int]:
 def test_otlp_by_http_has_the_service_and_sums_in_the_published_messages() -> None:
     name, data = segment()
     with receiver(lambda _: proto(kind="application/x-protobuf", body=b"\x0a\x00")) as server:
-        otlp_parca_pyroscope.OtlpSink(otlp_parca_pyroscope.otlp_by_http(server.endpoint())).send(name, data)
+        push_sinks_otlp_parca_pyroscope.OtlpSink(push_sinks_otlp_parca_pyroscope.otlp_by_http(server.endpoint())).send(
+            name, data
+        )
     (asked,) = server.asked
     assert asked.path == "/v1development/profiles"
     assert otlp_totals(asked.body) == ("web", expected(data))
@@ -182,14 +184,18 @@ def test_profiles_that_a_collector_rejects_are_refused_for_good() -> None:
         receiver(lambda _: proto(kind="application/x-protobuf", body=b"\x0a\x02\x08\x03")) as server,
         pytest.raises(RefusedForGood, match="3 profiles") as caught,
     ):
-        otlp_parca_pyroscope.OtlpSink(otlp_parca_pyroscope.otlp_by_http(server.endpoint())).send(name, data)
+        push_sinks_otlp_parca_pyroscope.OtlpSink(push_sinks_otlp_parca_pyroscope.otlp_by_http(server.endpoint())).send(
+            name, data
+        )
     assert caught.value.word == "rejected"
 
 
 def test_parca_by_http_has_the_fields_of_its_message_as_json() -> None:
     name, data = segment()
     with receiver(lambda _: proto(kind="application/json", body=b"{}")) as server:
-        otlp_parca_pyroscope.ParcaSink(otlp_parca_pyroscope.parca_by_http(server.endpoint())).send(name, data)
+        push_sinks_otlp_parca_pyroscope.ParcaSink(
+            push_sinks_otlp_parca_pyroscope.parca_by_http(server.endpoint())
+        ).send(name, data)
     (asked,) = server.asked
     sent = json.loads(asked.body)
     (one,) = sent["series"]
@@ -234,14 +240,21 @@ def test_otlp_and_parca_by_grpc_get_the_same_values_and_the_token(tmp_path: Path
     token.touch(0o600)
     token.write_text("s3cret\n")
     server, url, asked = grpc_server(
-        {otlp_parca_pyroscope.OTLP_METHOD: lambda _: b"\x0a\x00", otlp_parca_pyroscope.PARCA_METHOD: lambda _: b""}
+        {
+            push_sinks_otlp_parca_pyroscope.OTLP_METHOD: lambda _: b"\x0a\x00",
+            push_sinks_otlp_parca_pyroscope.PARCA_METHOD: lambda _: b"",
+        }
     )
     try:
         name, data = segment()
         endpoint = Endpoint(url, Credentials(str(token)))
-        otlp_parca_pyroscope.OtlpSink(GrpcCall(endpoint, otlp_parca_pyroscope.OTLP_METHOD)).send(name, data)
-        otlp_parca_pyroscope.ParcaSink(
-            otlp_parca_pyroscope.parca_by_grpc(GrpcCall(endpoint, otlp_parca_pyroscope.PARCA_METHOD))
+        push_sinks_otlp_parca_pyroscope.OtlpSink(GrpcCall(endpoint, push_sinks_otlp_parca_pyroscope.OTLP_METHOD)).send(
+            name, data
+        )
+        push_sinks_otlp_parca_pyroscope.ParcaSink(
+            push_sinks_otlp_parca_pyroscope.parca_by_grpc(
+                GrpcCall(endpoint, push_sinks_otlp_parca_pyroscope.PARCA_METHOD)
+            )
         ).send(name, data)
     finally:
         server.stop(None).wait()
@@ -262,9 +275,11 @@ def test_statuses_of_grpc_are_later_or_for_good() -> None:
         context.abort(getattr(grpc.StatusCode, next(codes)), "no")
         return b""
 
-    server, url, _ = grpc_server({otlp_parca_pyroscope.OTLP_METHOD: refuse})
+    server, url, _ = grpc_server({push_sinks_otlp_parca_pyroscope.OTLP_METHOD: refuse})
     name, data = segment()
-    sink = otlp_parca_pyroscope.OtlpSink(GrpcCall(Endpoint(url), otlp_parca_pyroscope.OTLP_METHOD))
+    sink = push_sinks_otlp_parca_pyroscope.OtlpSink(
+        GrpcCall(Endpoint(url), push_sinks_otlp_parca_pyroscope.OTLP_METHOD)
+    )
     words = []
     try:
         for _ in range(3):
@@ -290,7 +305,7 @@ def test_broken_segment_is_refused_without_a_request() -> None:
     with receiver(lambda _: proto()) as server:
         for sink in (
             pyroscope(server.endpoint()),
-            otlp_parca_pyroscope.OtlpSink(otlp_parca_pyroscope.otlp_by_http(server.endpoint())),
+            push_sinks_otlp_parca_pyroscope.OtlpSink(push_sinks_otlp_parca_pyroscope.otlp_by_http(server.endpoint())),
         ):
             with pytest.raises(RefusedForGood) as caught:
                 sink.send(name, b"\x1f\x8bnothing")
@@ -303,7 +318,7 @@ def test_bucket_whose_package_is_missing_is_told_by_the_check_and_the_cause(
 ) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     target = PushTarget("b", "bucket", {"url": "s3://bucket/x"})
-    assert "s3fs" in sink_types.missing(target)
+    assert "s3fs" in push_sink_types.missing(target)
     with pytest.raises(NotSent) as caught:
         BucketSink("s3://bucket/x", {}).send(SegmentName.new("a", 10**18), b"")
     assert caught.value.word == "no_package"

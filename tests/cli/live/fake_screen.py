@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from rich.cells import cell_len
 
-from pyprof.cli.live.terminal_screen import ScreenLine, text
+from pyprof.cli.top_screen import ScreenLine, text
 
 
 class FakeScreen:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pyprof.cli.live import costs as module
-from pyprof.cli.live.costs import RowCost, TopRow, tally, together
-from pyprof.cli.live.snapshots import KEPT_NS, SnapshotBuilder
+from pyprof.cli import top_window_costs as module
 from pyprof.cli.terminal_tables import by_caller
+from pyprof.cli.top_snapshots import KEPT_NS, SnapshotBuilder
+from pyprof.cli.top_window_costs import RowCost, TopRow, tally, together
 from pyprof.model.analysis.function_costs import costs
 from tests.cli.live.support import BUSY, MAIN, READ, START, THREADS, window
 from tests.exporters.profiles import golden, marker

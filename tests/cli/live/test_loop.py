@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from pyprof.cli.arguments import TABLES
-from pyprof.cli.live.snapshots import Snapshot, SnapshotBuilder
-from pyprof.cli.live.top_session import Acts, Loop
-from pyprof.cli.live.view_state import KEYS, View, hints
+from pyprof.cli.top_session import Acts, Loop
+from pyprof.cli.top_snapshots import Snapshot, SnapshotBuilder
+from pyprof.cli.top_view_state import KEYS, View, hints
 from pyprof.errors import NoSuchProcess, UsageError
 from pyprof.lazy_dataclasses import replace
 from tests.cli.live.fake_screen import FakeScreen
@@ -189,7 +189,7 @@ def test_target_that_ended_leaves_its_picture() -> None:
 
 def test_picture_that_is_late_says_how_old_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("pyprof.cli.live.top_session.monotonic", lambda: now[0])
+    monkeypatch.setattr("pyprof.cli.top_session.monotonic", lambda: now[0])
     assert shown(lambda: now.append(now.pop() + 1), " ")[1][0].endswith(" in 1.0 s")
     titles = [picture[0] for picture in shown(lambda: now.append(now.pop() + 4), " ", " ")]
     assert [title.rsplit("  ", 1)[-1].strip() for title in titles[1:]] == ["[4 s old]", "[paused]", "[4 s old]"]

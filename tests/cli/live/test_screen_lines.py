@@ -6,11 +6,11 @@ import pytest
 from rich.cells import cell_len
 
 from pyprof.cli.arguments import TABLES
-from pyprof.cli.live.costs import RowCost, TopRow
-from pyprof.cli.live.snapshots import Snapshot, SnapshotBuilder
-from pyprof.cli.live.terminal_screen import fitting, picture, plain
-from pyprof.cli.live.terminal_screen import text as text_of
-from pyprof.cli.live.view_state import View, place, rows
+from pyprof.cli.top_screen import fitting, picture, plain
+from pyprof.cli.top_screen import text as text_of
+from pyprof.cli.top_snapshots import Snapshot, SnapshotBuilder
+from pyprof.cli.top_view_state import View, place, rows
+from pyprof.cli.top_window_costs import RowCost, TopRow
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.profile import ThreadInfo
 from tests.cli.live.support import BUSY, window

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyprof.cli.live.terminal_screen import StyledText, Terminal, decoded
+from pyprof.cli.top_screen import StyledText, Terminal, decoded
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_keys_are_named(data: bytes, names: list[str]) -> None:
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Terminal, int]]:
     """Yield a terminal and the file descriptor of its other end."""
     ours, theirs = pty.openpty()
-    monkeypatch.setattr("pyprof.cli.live.terminal_screen._keys_fd", lambda: os.dup(theirs))
+    monkeypatch.setattr("pyprof.cli.top_screen._keys_fd", lambda: os.dup(theirs))
     monkeypatch.setenv("NO_COLOR", "1")
     made = Terminal()
     os.dup2(theirs, made._out)

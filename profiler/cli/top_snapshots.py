@@ -10,9 +10,9 @@ from functools import partial
 import numpy as np
 
 from pyprof.cli.arguments import chosen_format
-from pyprof.cli.live.costs import NOTHING, Tally, tally, together
 from pyprof.cli.number_and_name_format import duration
 from pyprof.cli.output_files import Names, check_writable, write
+from pyprof.cli.top_window_costs import NOTHING, Tally, tally, together
 from pyprof.errors import PyprofError, UsageError
 from pyprof.exporters import output_file, registry
 from pyprof.exporters.base import ExportOptions

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from pyprof.cli.arguments import DEFAULT_SPAN_S, SORTS, SPANS_S, TABLES
-from pyprof.cli.live.costs import RowCost, Table, TopRow
+from pyprof.cli.top_window_costs import RowCost, Table, TopRow
 from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.analysis.function_costs import PASSED_ON, START_UP
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from pyprof.fleet.agent.health import Conditions
-from pyprof.fleet.agent.push.sink_types import PushTarget, made
+from pyprof.fleet.agent.push_sink_types import PushTarget, made
 from pyprof.fleet.agent.spool import QUEUE, Spool
 from pyprof.fleet.wire.push_response_verdicts import (
     LATER,

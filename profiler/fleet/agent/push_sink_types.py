@@ -259,49 +259,51 @@ def _endpoint(values: dict[str, Any]) -> Endpoint:
 
 
 def _pyprof(values: dict[str, Any]) -> SegmentSink:
-    from pyprof.fleet.agent.push.sink_types import ServerSink
+    from pyprof.fleet.agent.push_sink_types import ServerSink
 
     return ServerSink(_endpoint(values))
 
 
 def _pyroscope(values: dict[str, Any]) -> SegmentSink:
-    from pyprof.fleet.agent.push.otlp_parca_pyroscope import PyroscopeSink
+    from pyprof.fleet.agent.push_sinks_otlp_parca_pyroscope import PyroscopeSink
 
     return PyroscopeSink(_endpoint(values), values.get("api") == "ingest", values.get("max_age", 3600.0))
 
 
 def _otlp(values: dict[str, Any]) -> SegmentSink:
-    from pyprof.fleet.agent.push import otlp_parca_pyroscope
+    from pyprof.fleet.agent import push_sinks_otlp_parca_pyroscope
     from pyprof.fleet.wire.push_client import GrpcCall
 
     endpoint = _endpoint(values)
     grpc = values.get("protocol") == "grpc"
-    return otlp_parca_pyroscope.OtlpSink(
-        GrpcCall(endpoint, otlp_parca_pyroscope.OTLP_METHOD) if grpc else otlp_parca_pyroscope.otlp_by_http(endpoint)
+    return push_sinks_otlp_parca_pyroscope.OtlpSink(
+        GrpcCall(endpoint, push_sinks_otlp_parca_pyroscope.OTLP_METHOD)
+        if grpc
+        else push_sinks_otlp_parca_pyroscope.otlp_by_http(endpoint)
     )
 
 
 def _parca(values: dict[str, Any]) -> SegmentSink:
-    from pyprof.fleet.agent.push import otlp_parca_pyroscope
+    from pyprof.fleet.agent import push_sinks_otlp_parca_pyroscope
     from pyprof.fleet.wire.push_client import GrpcCall
 
     endpoint = _endpoint(values)
     grpc = values.get("protocol") == "grpc"
-    return otlp_parca_pyroscope.ParcaSink(
-        otlp_parca_pyroscope.parca_by_grpc(GrpcCall(endpoint, otlp_parca_pyroscope.PARCA_METHOD))
+    return push_sinks_otlp_parca_pyroscope.ParcaSink(
+        push_sinks_otlp_parca_pyroscope.parca_by_grpc(GrpcCall(endpoint, push_sinks_otlp_parca_pyroscope.PARCA_METHOD))
         if grpc
-        else otlp_parca_pyroscope.parca_by_http(endpoint)
+        else push_sinks_otlp_parca_pyroscope.parca_by_http(endpoint)
     )
 
 
 def _folder(values: dict[str, Any]) -> SegmentSink:
-    from pyprof.fleet.agent.push.sink_types import FolderSink
+    from pyprof.fleet.agent.push_sink_types import FolderSink
 
     return FolderSink(values["path"])
 
 
 def _bucket(values: dict[str, Any]) -> SegmentSink:
-    from pyprof.fleet.agent.push.sink_types import BucketSink
+    from pyprof.fleet.agent.push_sink_types import BucketSink
 
     import_module("fsspec")
     return BucketSink(values["url"], values.get("options", {}))

@@ -25,7 +25,7 @@ from pyprof.errors import FormatError
 from pyprof.exporters import otlp
 from pyprof.exporters.base import ExportOptions
 from pyprof.exporters.protobuf_encoding import encode_data
-from pyprof.fleet.agent.push.segment_to_pprof import Part, SegmentProgress, check_empty, cut, encode_labels, parts, read
+from pyprof.fleet.agent.push_segment_to_pprof import Part, SegmentProgress, check_empty, cut, encode_labels, parts, read
 from pyprof.fleet.wire.push_client import Endpoint, HttpClient
 from pyprof.fleet.wire.push_response_verdicts import NotSent, RefusedForGood
 from pyprof.fleet.wire.segment_names import SegmentName

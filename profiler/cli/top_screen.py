@@ -23,11 +23,11 @@ from rich.color import ColorSystem
 from rich.console import Console
 from rich.style import Style
 
-from pyprof.cli.live.costs import RowCost, RowTree, Tally, TopRow
-from pyprof.cli.live.snapshots import Snapshot
-from pyprof.cli.live.view_state import View, help_lines, hints, place, rows
 from pyprof.cli.number_and_name_format import duration, function_names, keep_apart, many, percent, shorten_middle
 from pyprof.cli.terminal_output import printable
+from pyprof.cli.top_snapshots import Snapshot
+from pyprof.cli.top_view_state import View, help_lines, hints, place, rows
+from pyprof.cli.top_window_costs import RowCost, RowTree, Tally, TopRow
 
 _SHARE = 7
 _MIN_NAME = 16

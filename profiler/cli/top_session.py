@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import IO
 
-from pyprof.cli.live import view_state as keys
-from pyprof.cli.live.costs import RowTree, opened
-from pyprof.cli.live.snapshots import Snapshot, SnapshotBuilder, saved
-from pyprof.cli.live.terminal_screen import Screen, Terminal, picture, plain, room
-from pyprof.cli.live.view_state import Around, View, pressed, rows
+from pyprof.cli import top_view_state as keys
 from pyprof.cli.signal_thread import EndBySignals, listen
 from pyprof.cli.terminal_output import advice, complain, failure, line
+from pyprof.cli.top_screen import Screen, Terminal, picture, plain, room
+from pyprof.cli.top_snapshots import Snapshot, SnapshotBuilder, saved
+from pyprof.cli.top_view_state import Around, View, pressed, rows
+from pyprof.cli.top_window_costs import RowTree, opened
 from pyprof.collectors.targets.command_launch import LaunchedCommand, launch
 from pyprof.errors import PyprofError
 from pyprof.lazy_dataclasses import dataclass, replace
