@@ -70,8 +70,9 @@ node.
 """
 
 _FRAMEWORK = 0.8
-"""Share of its value that a library's function must pass on to one call to count as part of the program's start: a web
-server spends some itself.
+"""Minimum share of a library function's time in one of its callees, for functions that start a program.
+
+A web server, for example, needs some time itself.
 """
 
 _C_LIBRARY = re.compile(r"(libc|libpthread|ld-linux[-\w]*|ld-musl[-\w]*)[-.\d]*\.so")

@@ -358,8 +358,9 @@ class Waits:
             times.stackless.append(StacklessWait(tid, since, self._ns(since, time_ns), BLOCKED, -1))
 
     def _further(self, times: WaitTimes, tid: int, opened: _Open, until_ns: int, end: int = -1) -> None:
-        """Add the part of a wait since the last call to the thread's waiting time. An earlier call has added the first
-        part, with its stack.
+        """Add to a thread's waiting time the part of its wait that no earlier call has added.
+
+        The first part was added together with the stack of the wait.
         """
         ns, since = self._ns(opened.accounted_ns, until_ns), opened.accounted_ns
         opened.accounted_ns = max(since, until_ns)

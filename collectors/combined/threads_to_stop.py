@@ -36,7 +36,7 @@ _OF = 4000
 ends. More must be cut if stops were no help before.
 """
 _AWAY = 20
-"""A thread is stopped for its samples if one perf sample in this many, and at least two, continue in another stack.
+"""A thread is stopped for its samples if at least two of its perf samples, and one in _AWAY, continue on another stack.
 
 The handlers by which Go preempts goroutines are in one of fifty to a hundred: stops of such a thread cost more than
 they gain.
@@ -45,8 +45,8 @@ _MIN_BACK = 512
 """Number of consecutive unnecessary stops after which a thread is sampled by perf_events again; it doubles each
 time.
 """
-_PATIENCE = 8
-"""Factor for the number of cut samples after which a thread is stopped again although its stops were never useful."""
+_CUT_LIMIT_FACTOR = 8
+"""Factor by which the required number of truncated samples grows after stops of a thread were useless."""
 _LATE, _MANY = 3, 16
 """Numbers of threads that ended before their first stop, and of threads that are stopped, after which the whole process
 is sampled by stops.
@@ -241,7 +241,7 @@ class StopCandidates:
             if case.useful:
                 case.enough *= 2
             else:
-                case.most_cut *= _PATIENCE
+                case.most_cut *= _CUT_LIMIT_FACTOR
             self._give_back(key)
 
     def refuse(self, tid: int) -> None:

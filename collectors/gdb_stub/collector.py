@@ -333,8 +333,9 @@ class GdbRemoteCollector:
         return [thread.id for thread in threads]
 
     def _standing(self, threads: list[RemoteThread]) -> list[RemoteThread]:
-        """Return those of some threads that do not run. With qemu-user's stub only one is stopped, and the others run
-        on while it sends registers.
+        """Return the threads that stand still while the GDB stub sends registers.
+
+        The stub of qemu-user stops only one thread; the others continue to run.
         """
         control = self._target.control
         stepped = control.stepped if isinstance(control, Stepping) else None

@@ -103,7 +103,7 @@ WIDE, NARROW = HERE.wide, HERE.narrow
 
 
 def order_reads() -> None:
-    """Make earlier writes of another processor visible to later reads, after a word of it was read.
+    """Order reads of shared memory: after a word was read, later reads see what was written before that word.
 
     A processor that has read the word and then returns from a system call has no older values of others (ARM ARM, B2.3:
     a control dependency and a context synchronization event).

@@ -30,7 +30,7 @@ Pool = dict[tuple[int, bool, int], tuple[int, int]]
 time).
 """
 
-_PATIENCE_NS = 1_000_000_000
+_MAX_DELAY_NS = 1_000_000_000
 _BUCKETS = 64
 
 
@@ -113,7 +113,7 @@ def distribute_time(
             continue
         rest, size = divmod(key, _BUCKETS)
         thread, is_blocked = int(tids[rest // 2]), bool(rest & 1)
-        if ended is None or thread in ended or since[key] < now_ns - _PATIENCE_NS:
+        if ended is None or thread in ended or since[key] < now_ns - _MAX_DELAY_NS:
             bare[thread, is_blocked] = bare.get((thread, is_blocked), 0) + todo[key]
         else:
             pool[thread, is_blocked, size] = (todo[key], since[key])

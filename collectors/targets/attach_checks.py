@@ -226,7 +226,7 @@ def _look(pid: int, directory: procfs.ProcDir) -> Iterator[Finding]:
 
 
 def _tracers(pid: int, directory: procfs.ProcDir) -> list[int]:
-    """Return the tracers of all of a process's threads; empty if a thread has none, because that one can be sampled."""
+    """Return the pids of the tracers of a process, or [] if one of its threads is not traced and can be sampled."""
     found: set[int] = set()
     for tid in directory.threads():
         try:

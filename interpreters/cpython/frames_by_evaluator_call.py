@@ -127,8 +127,9 @@ class RunReader:
         return found
 
     def _stand(self, copied: Copied, stands: list[tuple[int, int]], innermost: int) -> int:
-        """Return the CFrame of the evaluator call whose innermost Python frame is given, 0 if there is none. The
-        CFrame, and all inside of it, are removed from `stands`.
+        """Return the CFrame of the evaluator call with a given innermost Python frame, 0 if there is none.
+
+        The CFrame, and all CFrames inside of it, are removed from `stands`.
         """
         for at, (cframe, frame) in enumerate(stands):
             if frame == innermost:

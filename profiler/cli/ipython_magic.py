@@ -40,7 +40,7 @@ from pyprof.cli.ipython_magic import helper
 helper()
 """
 _POLL_S = 0.1
-_PATIENCE_S = 60.0
+_WRITE_TIMEOUT_S = 60.0
 """Maximum time in seconds for the helper process of %%pyprof to resolve names and write the file."""
 
 
@@ -107,9 +107,9 @@ class _SecondProcess:
             PyprofError: The recording failed or was not written in time.
         """
         try:
-            _, said = self._child.communicate(END, timeout=_PATIENCE_S)
+            _, said = self._child.communicate(END, timeout=_WRITE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            raise PyprofError(f"the recording was not written within {_PATIENCE_S:g} s") from None
+            raise PyprofError(f"the recording was not written within {_WRITE_TIMEOUT_S:g} s") from None
         if self._child.returncode:
             raise PyprofError(said.decode(errors="replace").strip() or "the process that records has ended")
 

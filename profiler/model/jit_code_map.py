@@ -101,7 +101,7 @@ _BLOCK = 1 << 14
 _MAX_BLOCKS = 16
 """Maximum number of blocks by which one description is found. Those that cover more are searched one by one."""
 _LARGE = -1
-"""Key of the descriptions that cover more blocks."""
+"""Key of the descriptions of JIT code that cover more than _MAX_BLOCKS blocks."""
 
 T = TypeVar("T")
 

@@ -444,9 +444,9 @@ _BLOCK = 64
 """Number of frames of a deep stack that are looked up together in the stack tree."""
 
 _FEW = 32
-"""Maximum number of frames of a stack that are their own key instead of a digest.
+"""Maximum number of frames whose bytes are the key of a stack. Longer stacks have a digest as their key.
 
-A frame takes 14 bytes, so no digest of 16 bytes is equal to them.
+A frame takes 14 bytes, so no such key is equal to a digest of 16 bytes.
 """
 
 

@@ -222,7 +222,7 @@ _NOTES = {
     ),
     "A part of what was kept could not be read.": "kept_unreadable",
 }
-"""Notes without arguments by their sentences, those that commands look for among them."""
+"""Sentences of notes without arguments -> identifiers of the notes. Commands look for some of them."""
 # fmt: on
 
 

@@ -404,8 +404,9 @@ class LibunwindCode(NoImage):
         )  # of overlapping spans, the later is found first
 
     def _again(self, reader: DynReader, read: DynInfo, usual: bool) -> DynInfo:
-        """Read a libunwind info again, by the other one of its two possible layouts. If that is not readable, return
-        the first reading.
+        """Read a libunwind info by the other one of its two possible layouts.
+
+        Return the info unchanged if it cannot be read by that layout.
         """
         try:
             return reader.read_info(read.head, usual)

@@ -45,9 +45,7 @@ def may_run(name: str) -> bool:
 
 
 REST = 2
-"""Factor that limits the cost of updates of JIT code: after an update that took t, there is no quick update for REST *
-t.
-"""
+"""Factor that limits the cost of JIT code updates: no quick update for REST times the duration of the last one."""
 
 _CLOCK_SLACK_NS = 1_000_000_000
 """Tolerance in ns if the first write of a process's perf map seems to precede the start of the process."""

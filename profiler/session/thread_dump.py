@@ -301,10 +301,10 @@ def _detailed(
 
 
 class _SourceFiles:
-    """Lines of the target's source files, opened below its root by the rights that it had when this object was made.
+    """Lines of a target's source files, opened below its root with the rights that it had before its stacks were read.
 
-    It is made before the stacks are taken. A target that gains rights afterwards (it executes a setuid program) has
-    files opened by the rights under which its frames named them.
+    The object is made before the stacks are taken. A target that gains rights afterwards (it executes a setuid program)
+    has files opened by the rights under which its frames named them.
     """
 
     def __init__(self, pid: int) -> None:

@@ -92,7 +92,7 @@ def demangle(names: Iterable[str], most_s: float | None = None) -> dict[str, str
 
 
 def _split_member(name: str) -> tuple[str, str]:
-    """Split a name of debug information into its function and what is declared in it: "_Z1fv::{lambda}::operator()"."""
+    """Split "_Z1fv::{lambda}::operator()", a name in debug information, into the function and its local declaration."""
     function, separator, member = name.partition("::")
     return function, separator + member
 

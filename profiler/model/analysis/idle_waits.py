@@ -243,7 +243,10 @@ _EVENT_CALLS = frozenset(
 )
 _SLEEPS = ("[sleeping", "[blocked", "[woken")
 _READY = "[waiting for a processor"
-"""Prefix of the wait of a thread that was woken. After a wait for a queue it is no wait for a lock."""
+"""Prefix of the wait marker of a thread that was woken and waits for a processor.
+
+After a wait for a queue, such a wait does not count as one for a lock.
+"""
 _MAIN_CALLERS = frozenset({"__libc_start_call_main", "__libc_start_main", "__libc_start_main_impl"})
 _INTERPRETER = ("python", "libpython")
 _QUEUE_MODULE = "_queue."

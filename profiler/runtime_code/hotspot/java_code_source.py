@@ -236,7 +236,7 @@ class HotspotCode(NoImage):
 
     @property
     def stack_named(self) -> Ranges:
-        """The code of HotSpot's interpreter, nothing until a sample was taken in it."""
+        """The address range of HotSpot's interpreter; empty until a sample was taken in it."""
         blob = self._vm.interpreter if self._vm is not None else None
         return ((blob.start, blob.end),) if blob is not None else ()
 
