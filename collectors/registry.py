@@ -40,7 +40,7 @@ COLLECTORS: tuple[CollectorSpec, ...] = (
     CollectorSpec(
         "bpf",
         "a program in the kernel takes the samples, Python functions included; only threads with stacks of over "
-        "1 MB are stopped",
+        "2 MB are stopped",
         kernel=True,
         wakers=True,
     ),

@@ -32,6 +32,10 @@ class LaneMemory:
         self._offset = int(slab.offset[lane])
         self._data = slab.data.data  # a view: nothing is copied
         self._pieces: tuple[Piece, ...] = slab.pieces.get(lane, ())
+        beyond = slab.beyond.get(lane)
+        if beyond is not None and beyond.exact and beyond.outer is not None:
+            outer = Piece(beyond.outer.avma, beyond.outer.words.data.cast("B"))
+            self._pieces += (*beyond.spots, outer)
         self._arch = batch.arch
         self._word = batch.arch.word
         self._order: Literal["little", "big"] = "little" if batch.arch.byteorder == "little" else "big"

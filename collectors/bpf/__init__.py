@@ -8,6 +8,7 @@ bpf_object           A compiled BPF object made ready for the kernel: its maps, 
                      kernel's structures
 kernel_program       The program in the kernel with its maps and the events that trigger it
 locks_and_wakers     The context of waits: the lock that a thread waited for, and the thread that ended the wait
+long_stacks          The memory of long stacks, reassembled from the changed pages that the BPF program sends
 on_cpu_samples       Samples of running threads: registers, stack and interpreter frames of one instant
 process_ends         Processes that have ended, each with its processor time
 recorded_processes   The processes that the BPF program samples, with the readers of their interpreters

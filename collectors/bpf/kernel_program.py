@@ -64,7 +64,8 @@ samples, or a fraction of it.
 """
 
 
-_MIN_RING, _MIN_RING_OF_WAITS, _MAX_RING = 16 << 20, 64 << 20, 256 << 20
+_MIN_RING, _MAX_RING, _RING_OF_WAITS = 16 << 20, 256 << 20, 64 << 20
+_SMALL_RING, _RING_A_PROCESSOR = 32 << 20, 2 << 20
 _RECORD, _LATE_S = 72 << 10, 0.25
 """Size of a ring record with the first copy of a stack, and the delay that its reader may have while all processors are
 busy.
@@ -72,13 +73,14 @@ busy.
 
 
 def choose_ring_size(watched: KernelTargets, processors: int) -> int:
-    """Return the size of the BPF ring buffer in bytes, a power of two.
+    """Return the size of the BPF ring buffer in bytes, a power of two: at most 32 MB up to 16 processors.
 
     The ring buffer is kernel memory. If waits are recorded, it is at least large enough for a burst of wait records.
     """
-    least = _MIN_RING_OF_WAITS if watched.waits else _MIN_RING
+    least = _RING_OF_WAITS if watched.waits else _MIN_RING
+    most = min(max(_SMALL_RING, _RING_A_PROCESSOR * processors, least), _MAX_RING)
     wanted = round(watched.rate_hz * processors * _RECORD * _LATE_S)
-    return min(max(1 << max(wanted - 1, 0).bit_length(), least), _MAX_RING)
+    return min(max(1 << max(wanted - 1, 0).bit_length(), least), 1 << (most - 1).bit_length())
 
 
 def read_program(machine: str = MACHINE) -> bytes:
@@ -255,13 +257,13 @@ class BpfSampler:
         self._set_thread(thread.tid, end, thread.address, thread.gil, thread.collecting)
 
     def set_stack_end(self, tid: int, end: int) -> None:
-        """Tell the BPF program where a thread's stack ends.
+        """Tell the BPF program where a thread's stack ends. Nothing but this stack lies below `end`.
 
         By default the program uses the end of the mapping in which it first sees the thread. That is another stack if
         the thread then runs a signal handler on an alternate stack.
         """
         _, *rest = self._thread(tid)
-        self._set_thread(tid, end, *rest)
+        self._set_thread(tid, end | ring_buffer_records.STACK_ALONE, *rest)
 
     def _thread(self, tid: int) -> tuple[int, ...]:
         value = bpf_syscall.lookup_element(
@@ -310,6 +312,15 @@ class BpfSampler:
     def forget_process(self, pid: int) -> None:
         """Make the BPF program forget a process that has ended."""
         bpf_syscall.delete_element(self._object.maps["processes"], _U32.pack(pid))
+
+    def forget_stack(self, pid: int, end: int) -> None:
+        """Make the BPF program send all pages of a long stack again.
+
+        Args:
+            pid: The process.
+            end: Address of the stack's end.
+        """
+        bpf_syscall.delete_element(self._object.maps["known_stacks"], ring_buffer_records.STACK_KEY.pack(end, pid))
 
     def forget_thread(self, tid: int) -> None:
         """Make the BPF program forget a thread that has ended."""
@@ -370,6 +381,7 @@ def _wanted(watched: KernelTargets) -> dict[str, int]:
         "wakers": watched.wakers,
         "locks": watched.locks,
         "seeks_waiting": watched.seeks,
+        "hash_salt": random.getrandbits(32),
         "follows_tasks": watched.tasks,
     }
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.collectors.bpf.ring_buffer_records import MOST_STACK
+from pyprof.collectors.bpf.ring_buffer_records import MOST_PAGES, PAGE
 from pyprof.collectors.bpf.samples_from_ring import BpfSource
 from pyprof.collectors.cpu_time_accounting import LostSamples
 from pyprof.collectors.perf.kernel_collector import KernelRecords, KernelSamples
@@ -30,7 +30,7 @@ class BpfSamples(KernelSamples):
     when the recording's processes change.
     """
 
-    most_copy = MOST_STACK
+    most_copy = MOST_PAGES * PAGE
     hold_s = 16.0  # the ring has room for it, and samples teach little for later ones
     young_wait_ns = 1_000_000_000  # functions of an interpreter are read from the process with their first samples
     silent_flushes = 4  # each empty batch wakes a processor

@@ -31,11 +31,16 @@ LABEL_NAME = 64
 """Number of bytes of a label's name in a text of a record, which its value follows."""
 PAGE = 4096
 MOST_STACK = 1 << 20
+MOST_PAGES = 512
+SENT_WORDS = 2 + MOST_PAGES // 64
 STACK_SLACK = 256
 
 LAYOUT = struct.Struct("=20IQ22I")
 PROCESS = struct.Struct("=QIIQQ56xq6I")
 THREAD = struct.Struct("=QQQQ")
+STACK_ALONE = 1
+"""The bit of a thread's stack end that says that nothing but its stack lies below it."""
+STACK_KEY = struct.Struct("=QQ")
 WAIT = struct.Struct("=8QIIIiIIQIIiI16s")
 LIMITS = struct.Struct("=QQQ")
 BUCKETS = 32
@@ -120,6 +125,7 @@ class Flag(IntFlag):
     SEVERAL = 2048
     LABELS = 4096
     UNLABELED = 8192
+    PAGES = 16384
 
 
 U64 = npt.NDArray[np.uint64]
@@ -136,7 +142,8 @@ class Records:
 
     Some columns have a variable number of rows for each sample. They are stored in separate arrays with the start of
     each sample's rows: sample i has the rows from start[i] up to start[i + 1]. The starts in `frame` belong to `frames`
-    (m, 5), `anchor` to `anchors` (k, 2), `text` to `texts` (j, 32), and `inside` to `kernel` (l, 1).
+    (m, 5), `anchor` to `anchors` (k, 2), `text` to `texts` (j, 32), `inside` to `kernel` (l, 1). A long stack, of which
+    only some pages were sent, has one row of `sent_pages` (p, SENT_WORDS), to which `sent` belongs.
 
     Attributes:
         regs: Registers (n, k), in the columns of perf_arch.WIDE.
@@ -191,6 +198,8 @@ class Records:
     texts: U64
     inside: I64
     kernel: U64
+    sent: I64
+    sent_pages: U64
 
     def __len__(self) -> int:
         return len(self.time_ns)
@@ -203,10 +212,11 @@ class Records:
         anchor, anchors = _part(self.anchor, self.anchors, lanes)
         text, texts = _part(self.text, self.texts, lanes)
         inside, kernel = _part(self.inside, self.kernel, lanes)
+        sent, sent_pages = _part(self.sent, self.sent_pages, lanes)
         some = {name: getattr(self, name)[lanes] for name in _COLUMNS}
         return Records(
             **some, frame=frame, frames=frames, anchor=anchor, anchors=anchors, text=text, texts=texts,
-            inside=inside, kernel=kernel,
+            inside=inside, kernel=kernel, sent=sent, sent_pages=sent_pages,
         )  # fmt: skip
 
     def read_texts(self, pid: int) -> U64:
@@ -215,7 +225,7 @@ class Records:
         return texts
 
 
-_ROWS = ("frame", "frames", "anchor", "anchors", "text", "texts", "inside", "kernel")
+_ROWS = ("frame", "frames", "anchor", "anchors", "text", "texts", "inside", "kernel", "sent", "sent_pages")
 _COLUMNS = tuple(name for name in Records.__slots__ if name not in _ROWS)
 
 
@@ -231,11 +241,14 @@ def read_records(words: U64, places: Sequence[int]) -> Records:
     anchors_at = rows_at + FRAME_WORDS * frames
     texts_at = anchors_at + ANCHOR_WORDS * anchors
     kernel_at = texts_at + TEXT_WORDS * texts
-    stack_at = kernel_at + kernels
+    sent_at = kernel_at + kernels
+    with_pages = (halves[:, 5] & Flag.PAGES != 0).astype(np.int64)
+    stack_at = sent_at + SENT_WORDS * with_pages
     frame, frame_rows = _rows(words, rows_at, frames, FRAME_WORDS)
     anchor, anchor_rows = _rows(words, anchors_at, anchors, ANCHOR_WORDS)
     text, text_rows = _rows(words, texts_at, texts, TEXT_WORDS)
     inside, kernel_rows = _rows(words, kernel_at, kernels, 1)
+    sent, sent_rows = _rows(words, sent_at, with_pages, SENT_WORDS)
     return Records(
         time_ns=heads[:, 0].view(np.int64),
         pid=halves[:, 2].view(np.int32),
@@ -269,6 +282,8 @@ def read_records(words: U64, places: Sequence[int]) -> Records:
         texts=text_rows,
         inside=inside,
         kernel=kernel_rows,
+        sent=sent,
+        sent_pages=sent_rows,
     )
 
 

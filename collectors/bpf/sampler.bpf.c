@@ -65,6 +65,13 @@ struct map SEC("maps") limits = {ARRAY, 4, sizeof(struct limits), 1, 0};
 struct map SEC("maps") waits = {HASH, 8, sizeof(struct wait), 1 << 16, 0};
 /* Records. max_entries is set before load. */
 struct map SEC("maps") ring = {RINGBUF, 0, 0, 1 << 22, 0};
+/* Pages of long stacks, as the last record of each had them. */
+struct known_pages {
+	u64 number; /* as in struct sent_pages */
+	u64 failed; /* counts records that lacked pages: after them no page is known */
+	u64 hashes[MOST_PAGES];
+};
+struct map SEC("maps") known_stacks = {LRU_HASH, sizeof(struct stack_key), sizeof(struct known_pages), 512, 0};
 /* Counts by reason; behind them a histogram of run times: one word for each power of two of nanoseconds. */
 struct map SEC("maps") counters = {PERCPU_ARRAY, 4, 8 * (REASONS + 32), 1, 0};
 
@@ -151,6 +158,16 @@ struct walk {
 	u64 end; /* of the stack that is copied */
 	u64 below; /* as record.below_base and its size */
 	u64 below_size;
+	u64 size;
+	u64 goroutine_size;
+	u32 sure; /* nothing else lies between sp and end */
+	u32 unread_page;
+	u64 salt;      /* of the hashes of its pages */
+	u64 parts[4];  /* of the hash of one */
+	u64 run_end;   /* the first copy ends here */
+	u64 run_ended;
+	u64 later;     /* bytes of the pages further out that have changed */
+	u32 sends;     /* pages are left out of the record */
 };
 
 /* Set before load. */
@@ -170,6 +187,7 @@ const volatile u32 wakers = 0;       /* who wakes threads is recorded, with its 
 const volatile u32 fill = 0xFFFFFFFF; /* bytes in the ring from which on its reader is woken */
 const volatile u32 seeks_waiting = 0; /* activations that wait on stacks are looked for */
 const volatile u32 follows_tasks = 0; /* the coroutines of tasks that await the running one are taken */
+const volatile u32 hash_salt = 0;    /* a random number */
 const volatile u32 runnable = 0;     /* threads that only wait for a processor are looked at, too */
 
 struct namespaced {
@@ -271,6 +289,11 @@ struct scratch_space {
 	struct pt_regs user; /* these here, for Linux 6.1 gives all functions on the way to a record 512 bytes of stack */
 	struct ended ended;
 	struct wait fresh;
+	struct stack_key stack;
+	struct sent_pages sent;
+	u64 page[PAGE / 8];
+	u64 hashes[MOST_PAGES];
+	struct known_pages unknown; /* zeros */
 };
 /* One entry a processor, set before load: a value that the kernel keeps for each processor has at most 32 KB. */
 struct map SEC("maps") scratch = {ARRAY, 4, sizeof(struct scratch_space), 1, 0};
@@ -1269,15 +1292,16 @@ inline_ void put(u64 *record, u32 at, void *from, u64 size, u64 most)
 		dynptr_write(record, at, from, size, 0);
 }
 
-struct copy {
+struct sending {
 	u64 record[2]; /* struct bpf_dynptr */
 	struct scratch_space *space;
+	struct known_pages *known;
 };
 
 static long next_page(u32 index, void *context)
 {
-	struct copy *copy = context;
-	struct walk *walk = &copy->space->walk;
+	struct sending *sending = context;
+	struct walk *walk = &sending->space->walk;
 	u64 from = walk->from;
 	u64 size = walk->left;
 	/* never beyond a page of the target: what can be read of it is read */
@@ -1291,7 +1315,7 @@ static long next_page(u32 index, void *context)
 	if (size > room)
 		size = room;
 	/* the dynptr wants a constant length: a record has a page of slack */
-	void *to = dynptr_data(copy->record, walk->at, PAGE);
+	void *to = dynptr_data(sending->record, walk->at, PAGE);
 	asm volatile("" : "+r"(size)); /* see put() */
 	if (!to || size > PAGE)
 		return 1;
@@ -1305,6 +1329,152 @@ static long next_page(u32 index, void *context)
 	walk->at += size;
 	walk->left -= size;
 	return 0;
+}
+
+/* ---- pages of a long stack ---- */
+
+struct hashing {
+	struct scratch_space *space;
+	struct known_pages *known;
+};
+
+inline_ u64 mix(u64 hash, u64 value)
+{
+	hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
+	return hash ^ hash >> 29;
+}
+
+#define HASHED 32 /* words in one turn */
+
+static long next_words(u32 index, void *context)
+{
+	struct scratch_space *space = *(struct scratch_space **)context;
+	struct walk *walk = &space->walk;
+	u64 *words = space->page + (index & (PAGE / 8 / HASHED - 1)) * HASHED;
+	u64 first = walk->parts[0], second = walk->parts[1], third = walk->parts[2], fourth = walk->parts[3];
+#pragma unroll
+	for (u32 n = 0; n < HASHED; n += 4) {
+		first = mix(first, words[n]);
+		second = mix(second, words[n + 1]);
+		third = mix(third, words[n + 2]);
+		fourth = mix(fourth, words[n + 3]);
+	}
+	walk->parts[0] = first;
+	walk->parts[1] = second;
+	walk->parts[2] = third;
+	walk->parts[3] = fourth;
+	return 0;
+}
+
+/* Is a page as the last record of its stack had it? Two pages with one hash are one: 64 bits, and a random salt. */
+static long next_hash(u32 index, void *context)
+{
+	struct hashing *hashing = context;
+	struct scratch_space *space = hashing->space;
+	struct walk *walk = &space->walk;
+	u64 from = walk->from, salt = walk->salt, end = walk->end;
+	u32 n = (end - 1 - from) / PAGE & (MOST_PAGES - 1);
+	if (from + PAGE > end)
+		return 1;
+	if (probe_read_user(space->page, PAGE, (void *)from) || ((index & 3) == 0 && ktime_get_ns() > walk->deadline)) {
+		walk->unread_page = 1;
+		return 1;
+	}
+	for (u32 part = 0; part < 4; part++)
+		walk->parts[part] = salt + part;
+	loop(PAGE / 8 / HASHED, next_words, &space, 0);
+	u64 hash = mix(mix(mix(walk->parts[0], walk->parts[1]), walk->parts[2]), walk->parts[3]);
+	space->hashes[n] = hash;
+	/* without branches: the verifier follows each */
+	u64 differs = hashing->known->hashes[n] ^ hash;
+	u64 is_changed = (differs | (0 - differs)) >> 63;
+	u64 is_later = walk->run_ended | (1 - is_changed);
+	space->sent.bits[n / 64] |= is_changed << (n & 63);
+	walk->later += is_changed * is_later * PAGE;
+	walk->run_end += (1 - is_later) * PAGE;
+	walk->run_ended = is_later;
+	walk->from = from + PAGE;
+	return 0;
+}
+
+inline_ struct known_pages *known_pages_of(struct scratch_space *space)
+{
+	space->stack = (struct stack_key){space->walk.end, space->record.pid};
+	return map_lookup(&known_stacks, &space->stack);
+}
+
+/* Which pages of the stack from sp on have changed? Sets walk->sends; 0: one cannot be read, so all is copied as it can be. */
+static __attribute__((noinline)) void find_changes(struct scratch_space *space, u64 sp)
+{
+	struct walk *walk = &space->walk;
+	struct hashing hashing = {.space = space, .known = known_pages_of(space)};
+	u64 end = walk->end;
+	if (!hashing.known) {
+		map_update(&known_stacks, &space->stack, &space->unknown, 0);
+		hashing.known = known_pages_of(space);
+	}
+	if (!hashing.known)
+		return;
+	space->sent = (struct sent_pages){.end = end};
+	walk->salt = (hash_salt ^ end ^ hashing.known->failed << 48) * 0x9E3779B97F4A7C15ull ^ space->record.pid;
+	walk->from = walk->run_end = (sp & ~(PAGE - 1ull)) + PAGE;
+	walk->run_ended = walk->later = walk->unread_page = 0;
+	loop(MOST_PAGES, next_hash, &hashing, 0);
+	if (walk->run_ended)
+		walk->later += end & (PAGE - 1);
+	else
+		walk->run_end = end;
+	walk->sends = !walk->unread_page;
+}
+
+/* A page that was sent is known, and those behind the first copy are sent one by one. */
+static long next_sent(u32 index, void *context)
+{
+	struct sending *sending = context;
+	struct scratch_space *space = sending->space;
+	struct walk *walk = &space->walk;
+	u64 from = walk->from, end = walk->end;
+	u32 n = (end - 1 - from) / PAGE & (MOST_PAGES - 1);
+	u64 size = end - from;
+	if (from >= end)
+		return 1;
+	walk->from = from + PAGE;
+	if (size >= PAGE) {
+		if (!(space->sent.bits[n / 64] >> (n & 63) & 1))
+			return 0;
+		sending->known->hashes[n] = space->hashes[n];
+		size = PAGE;
+	}
+	if (from < walk->run_end)
+		return 0;
+	void *to = dynptr_data(sending->record, walk->at, PAGE);
+	asm volatile("" : "+r"(size)); /* see put() */
+	if (!to || size > PAGE || probe_read_user(to, size, (void *)from)) {
+		walk->unread_page = 1;
+		return 1;
+	}
+	walk->at += size;
+	return 0;
+}
+
+/* What follows the first copy. Its pages are known now; if one could not be copied, none is, and the next record has all. */
+static __attribute__((noinline)) void send_pages(struct sending *sending, u32 at)
+{
+	struct scratch_space *space = sending->space;
+	struct walk *walk = &space->walk;
+	struct known_pages *known = known_pages_of(space);
+	walk->from = (space->record.stack_base & ~(PAGE - 1ull)) + PAGE;
+	if (!known)
+		return;
+	walk->unread_page = space->record.holes || space->record.stack_size != (u32)walk->size;
+	sending->known = known;
+	if (!walk->unread_page)
+		loop(MOST_PAGES, next_sent, sending, 0);
+	sending->known = 0;
+	known->failed += walk->unread_page;
+	known->number = walk->unread_page ? 0 : known->number + 1;
+	space->sent.number = known->number;
+	dynptr_write(sending->record, at, &space->sent, sizeof(space->sent), 0);
 }
 
 static long next_reference(u32 index, void *context)
@@ -1342,18 +1512,18 @@ static __attribute__((noinline)) u64 interrupted(struct scratch_space *space, u6
  * Where a thread's stack begins, if that is between these. The first one's, and a little more: what lies above, up to the
  * end of the mapping, are the program's arguments and its environment. Others' where the thread pointer is: C libraries
  * have a thread's own data at the top of its stack, and stacks may have one mapping (glibc 2.42: no mapping guards them).
- * A Go program without one has it in its heap, as it has its stacks.
+ * A Go program without one has it in its heap, as it has its stacks. The lowest bit says whether it is one of these.
  */
 static __attribute__((noinline)) u64 beginning(void *task, u64 sp, u64 end)
 {
 	u64 memory = 0, first = 0, pointer = 0;
 	if (task && !probe_read_kernel(&pointer, 8, task + pointer_of_task) && pointer > sp && pointer < end &&
 	    OF_C_LIBRARY(pointer))
-		return pointer & ~7ull;
+		return (pointer & ~7ull) | 1;
 	if (!task || probe_read_kernel(&memory, 8, task + memory_of_task) || !memory ||
 	    probe_read_kernel(&first, 8, (void *)(memory + stack_of_memory)))
 		return end;
-	return first >= sp && first < end && end - first > STACK_SLACK ? (first + STACK_SLACK) & ~7ull : end;
+	return first >= sp && first < end && end - first > STACK_SLACK ? ((first + STACK_SLACK) & ~7ull) | 1 : end;
 }
 
 #define LABEL_HEADS 8 /* in space->words: address of the first name, distance to its value, to the next name, their number */
@@ -1530,6 +1700,7 @@ static __attribute__((noinline)) void find_end(struct scratch_space *space, stru
 	walk->guessed = 0;
 	walk->below = walk->below_size = 0;
 	walk->end = walk->own_end;
+	walk->sure = walk->own_end != 0;
 	if (walk->end) {
 		walk->below = walk->scheduler_from;
 		walk->below_size = walk->below ? walk->scheduler_high - walk->below : 0;
@@ -1537,22 +1708,25 @@ static __attribute__((noinline)) void find_end(struct scratch_space *space, stru
 			walk->below_size = MOST_STACK;
 		return;
 	}
-	u64 end = thread ? thread->stack_end : 0;
+	u64 known = thread ? thread->stack_end : 0, end = known & ~7ull;
 	struct bound bound = {};
 	u32 is_inside = end > sp && end - sp <= STACK_REACH;
 	walk->end = end;
+	walk->sure = known & 1;
 	if (is_inside && ++walk->looks & 63)
 		return;
 	find_vma(task, sp, mapping_ends, &bound, 0);
 	if (is_inside) {
 		/* the mapping may have been parted for a moment, by mprotect, when its end was looked for */
 		u64 now = bound.end ? beginning(task, sp, bound.end) : 0;
-		if (now > end) {
-			walk->end = now;
+		if (now > known) {
+			walk->end = now & ~7ull;
+			walk->sure = now & 1;
 			remember_end(thread, tid, now);
 		}
 		return;
 	}
+	walk->sure = 0;
 	if (end)
 		walk->below = interrupted(space, sp, end - STACK_REACH, end);
 	if (walk->below) {
@@ -1570,32 +1744,36 @@ static __attribute__((noinline)) void find_end(struct scratch_space *space, stru
 	} else {
 		end = beginning(task, sp, bound.end);
 		remember_end(thread, tid, end);
+		walk->sure = end & 1;
+		end &= ~7ull;
 	}
 	walk->end = end;
 }
 
-/* A record's registers and the kernel's frames are there already: the rest of it. 0: it was left in the ring. */
-static __attribute__((noinline)) int take_record(struct scratch_space *space, struct process *process, void *task, u64 ids,
-						 u64 began)
+/* A record's registers and the kernel's frames are there already: what is to be copied. */
+static __attribute__((noinline)) void prepare_record(struct scratch_space *space, struct process *process, void *task,
+						     u32 leaves_out)
 {
 	struct record *record = &space->record;
-	u32 tgid = ids >> 32, tid = ids;
+	struct walk *walk = &space->walk;
+	u32 tgid = record->pid, tid = record->tid;
+	record->cpu = get_smp_processor_id();
 	record->frames = 0;
 	record->anchors = 0;
 	record->thread_state = 0;
 	record->waiting = 0;
 	record->awaiting = 0;
-	space->walk.texts = 0;
-	space->walk.deadline = began + MOST_RUN_NS;
+	walk->texts = 0;
+	walk->deadline = record->time_ns + MOST_RUN_NS;
 	find_zone(space);
 	struct thread *thread = map_lookup(&threads, &tid);
 	if (process && process->runtime) {
-		space->walk.tid = tid;
-		space->walk.tgid = tgid;
+		walk->tid = tid;
+		walk->tgid = tgid;
 		if (process->namespace_ino) {
 			struct namespaced own = {};
 			if (!get_ns_current_pid_tgid(process->namespace_dev, process->namespace_ino, &own, sizeof(own)))
-				space->walk.tid = own.pid;
+				walk->tid = own.pid;
 		}
 		take_frames(space, process, thread, tid);
 		if (follows_tasks && record->flags & FLAG_CHAIN && space->layout.running_task != NONE)
@@ -1603,88 +1781,118 @@ static __attribute__((noinline)) int take_record(struct scratch_space *space, st
 	}
 
 	find_end(space, process, thread, task, tid);
-	struct walk *walk = &space->walk;
-	u64 sp = record->regs[SP] & ~7ull, end = walk->end, below = walk->below, below_size = walk->below_size;
+	u64 sp = record->regs[SP] & ~7ull, end = walk->end;
 	if (seeks_waiting && process && record->flags & FLAG_CHAIN && space->layout.seeks && end > sp)
 		seek(space, process, sp, end);
 	u64 size = end > sp ? end - sp : 0;
 	u32 zero = 0;
 	struct limits *limit = map_lookup(&limits, &zero);
 	u64 most = limit && limit->stack && limit->stack < MOST_STACK ? limit->stack : MOST_STACK;
-	if (size > most) {
-		if (!below) {
-			below_size = size - most < STACK_BEGINNING ? size - most : STACK_BEGINNING;
-			below = end - below_size;
+	u64 most_whole = walk->sure ? (MOST_PAGES - 1) * PAGE : most;
+	u64 goroutine_base = walk->goroutine_from & ~7ull;
+	walk->sends = walk->later = 0;
+	if (leaves_out && size > WHOLE_STACK && !(walk->below | goroutine_base | walk->guessed | (size > most_whole)))
+		find_changes(space, sp - walk->zone);
+	if (walk->sends) {
+		size = walk->run_end - sp;
+		record->flags |= FLAG_PAGES;
+	} else if (size > most) {
+		if (!walk->below) {
+			walk->below_size = size - most < STACK_BEGINNING ? size - most : STACK_BEGINNING;
+			walk->below = end - walk->below_size;
 		}
 		size = most;
 		record->flags |= FLAG_CUT;
 		if (most == MOST_STACK)
 			count(STACK_CUT);
 	}
-	u64 goroutine_base = space->walk.goroutine_from & ~7ull;
-	u64 goroutine_size = goroutine_base ? space->walk.goroutine_high - goroutine_base : 0;
-	if (goroutine_size > MOST_STACK)
-		goroutine_size = MOST_STACK;
-	size += space->walk.zone;
-	sp -= space->walk.zone;
+	u64 goroutine_size = goroutine_base ? walk->goroutine_high - goroutine_base : 0;
+	walk->goroutine_size = goroutine_size > MOST_STACK ? MOST_STACK : goroutine_size;
+	walk->size = size + walk->zone;
 	record->goroutine_base = goroutine_base;
-	record->stack_base = sp;
-	record->below_base = below;
-	record->time_ns = began;
-	record->pid = tgid;
-	record->tid = tid;
-	record->cpu = get_smp_processor_id();
+	record->stack_base = sp - walk->zone;
+	record->below_base = walk->below;
 
 	u64 labels = walk->labels ? word(walk->labels) : 0;
 	if (labels)
 		take_labels(space, labels);
+	record->texts = walk->texts;
+}
+
+/* A part of the stack of a record, at walk->from. */
+inline_ void copy_part(struct sending *sending, u64 from, u64 size)
+{
+	struct walk *walk = &sending->space->walk;
+	walk->from = from;
+	walk->left = size;
+	walk->holes = 0;
+	loop(MOST_PAGES + 2, next_page, sending, 0);
+}
+
+/* The prepared record into the ring. 0: it was left there. */
+static __attribute__((noinline)) int send_record(struct scratch_space *space, void *task)
+{
+	struct record *record = &space->record;
+	struct walk *walk = &space->walk;
+	struct sending sending = {.space = space};
 	u32 rows = (record->frames & (2 * MOST_FRAMES - 1)) * sizeof(struct frame);
 	u32 anchors = (record->anchors & (2 * MOST_ANCHORS - 1)) * sizeof(struct anchor);
-	record->texts = space->walk.texts;
 	u32 texts = (record->texts & (2 * MOST_TEXTS - 1)) * sizeof(struct text);
 	u32 kernel = (record->kernel & MOST_KERNEL) * 8;
+	u32 pages = walk->sends * sizeof(struct sent_pages);
 	u32 head = sizeof(struct record) + rows + anchors + texts + kernel;
-	struct copy copy = {.space = space};
-	if (ringbuf_reserve_dynptr(&ring, head + (u32)size + (u32)below_size + (u32)goroutine_size + PAGE, 0, copy.record)) {
-		ringbuf_discard_dynptr(copy.record, 0);
+	u32 rest = walk->below_size + walk->goroutine_size + PAGE;
+	if (walk->sends && ringbuf_query(&ring, 0) + walk->size + walk->later > 3ull * fill / 2) {
+		/* a part of the stack says what runs, a lost record does not: the last quarter of the ring is for such parts */
+		walk->sends = pages = 0;
+		walk->later = 0;
+		record->flags += FLAG_CUT - FLAG_PAGES;
+		walk->size = walk->size < WHOLE_STACK / 4 ? walk->size : WHOLE_STACK / 4;
+	}
+	if (ringbuf_reserve_dynptr(&ring, head + pages + (u32)(walk->size + walk->later) + rest, 0, sending.record)) {
+		ringbuf_discard_dynptr(sending.record, 0);
 		count(record->flags & (FLAG_WAITS | FLAG_WAKER) ? NO_STACK_OF_WAIT : RING_FULL);
 		return 1;
 	}
-	walk->at = head;
-	walk->from = sp;
-	walk->left = size;
-	walk->holes = 0;
-	loop(MOST_STACK / PAGE + 2, next_page, &copy, 0);
-	record->stack_size = (u32)size - walk->left;
+	walk->at = head + pages;
+	copy_part(&sending, record->stack_base, walk->size);
+	record->stack_size = (u32)walk->size - walk->left;
 	record->holes = walk->holes;
 	if (walk->holes || (walk->left && !walk->guessed))
 		count(STACK_UNREADABLE);
 	walk->guessed = 0;
-	walk->from = below;
-	walk->left = below_size;
-	walk->holes = 0;
-	if (below)
-		loop(MOST_STACK / PAGE + 2, next_page, &copy, 0);
-	record->below_size = (u32)below_size - walk->left;
+	copy_part(&sending, record->below_base, walk->below_size);
+	record->below_size = (u32)walk->below_size - walk->left;
 	record->below_holes = walk->holes;
-	walk->from = goroutine_base;
-	walk->left = goroutine_size;
-	walk->holes = 0;
-	if (goroutine_base)
-		loop(MOST_STACK / PAGE + 2, next_page, &copy, 0);
-	record->goroutine_size = (u32)goroutine_size - walk->left;
+	copy_part(&sending, record->goroutine_base, walk->goroutine_size);
+	record->goroutine_size = (u32)walk->goroutine_size - walk->left;
 	record->goroutine_holes = walk->holes;
-	put(copy.record, sizeof(struct record), space->frames, rows, sizeof(space->frames));
-	put(copy.record, sizeof(struct record) + rows, space->anchors, anchors, sizeof(space->anchors));
-	put(copy.record, sizeof(struct record) + rows + anchors, space->texts, texts, sizeof(space->texts));
-	put(copy.record, sizeof(struct record) + rows + anchors + texts, space->kernel, kernel, sizeof(space->kernel));
-	u64 took = ktime_get_ns() - began;
+	put(sending.record, sizeof(struct record), space->frames, rows, sizeof(space->frames));
+	put(sending.record, sizeof(struct record) + rows, space->anchors, anchors, sizeof(space->anchors));
+	put(sending.record, sizeof(struct record) + rows + anchors, space->texts, texts, sizeof(space->texts));
+	put(sending.record, sizeof(struct record) + rows + anchors + texts, space->kernel, kernel, sizeof(space->kernel));
+	if (walk->sends)
+		send_pages(&sending, head);
+	u64 took = ktime_get_ns() - record->time_ns;
 	record->run_ns = took;
-	dynptr_write(copy.record, 0, record, sizeof(struct record), 0);
-	ringbuf_submit_dynptr(copy.record, other_code(task, tgid) ? 2 /* BPF_RB_FORCE_WAKEUP */ : wakes());
+	dynptr_write(sending.record, 0, record, sizeof(struct record), 0);
+	ringbuf_submit_dynptr(sending.record, other_code(task, record->pid) ? 2 /* BPF_RB_FORCE_WAKEUP */ : wakes());
 	count(SAMPLED);
 	time_run(took);
 	return 0;
+}
+
+/*
+ * One after the other, not one in the other: so each has room on the stack. leaves_out: unchanged pages of a long stack are,
+ * which takes too long for the scheduler.
+ */
+inline_ int take_record(struct scratch_space *space, struct process *process, void *task, u64 ids, u64 began, u32 leaves_out)
+{
+	space->record.time_ns = began;
+	space->record.pid = ids >> 32;
+	space->record.tid = ids;
+	prepare_record(space, process, task, leaves_out);
+	return send_record(space, task);
 }
 
 /* With which a task entered the kernel; NULL where they cannot be read. */
@@ -1748,7 +1956,7 @@ int sample(struct bpf_perf_event_data *context)
 		record->flags |= FLAG_KERNEL;
 	}
 	take_kernel(space, context, 0);
-	take_record(space, process, task, ids, began);
+	take_record(space, process, task, ids, began, 1);
 	return 0;
 }
 
@@ -1810,7 +2018,7 @@ inline_ void copy_wait(struct switch_tracepoint *context, struct scratch_space *
 	record->call = wait->call = CALL(regs);
 	wait->object = regs->FIRST_FIELD;
 	take_kernel(space, context, TRACEPOINT_FRAMES);
-	if (take_record(space, process, task, ids, now))
+	if (take_record(space, process, task, ids, now, 0))
 		return;
 	wait->copied = 1;
 	if (wait->due_ns + SAVED_NS < now)
@@ -1976,7 +2184,7 @@ inline_ void take_waker(void *context, struct wait *wait, u64 now)
 	record->state = 0;
 	record->call = call;
 	take_kernel(space, context, TRACEPOINT_FRAMES);
-	if (!take_record(space, process, task, ids, now))
+	if (!take_record(space, process, task, ids, now, 0))
 		waker->copied = 1;
 }
 

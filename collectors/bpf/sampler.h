@@ -14,6 +14,8 @@ typedef long long s64;
 #define WINDOW 2048             /* bytes before a frame of an interpreter that are read with it */
 #define MOST_STACK (1 << 20)    /* bytes of a stack that a record holds */
 #define MOST_SEARCHED (256 << 10) /* bytes of a stack that are searched for frames that wait on it */
+#define WHOLE_STACK (128 << 10) /* of a longer one, a record holds the pages that its last record did not hold as they are now */
+#define MOST_PAGES 512          /* of such a stack; a longer one is copied up to a limit */
 #define STACK_BEGINNING (8 << 10) /* where a longer one began, this is copied, too: a frame may be larger than a record (alloca) */
 #define UNKNOWN_STACK (64 << 10) /* the same, of a thread whose stack's end is not known */
 #define MOST_FRAMES 1024         /* of an interpreter, in a record */
@@ -62,6 +64,7 @@ typedef long long s64;
 #define FLAG_WAKER 1024   /* taken when the thread woke another one that has a record of its wait */
 #define FLAG_LABELS 4096  /* the texts are labels of the goroutine; none if it has none */
 #define FLAG_UNLABELED 8192 /* it has labels that could not be read */
+#define FLAG_PAGES 16384  /* struct sent_pages is behind the kernel's frames, and pages behind the copies */
 #define FLAG_SEVERAL 2048 /* frames are those of several thread states, one after the other */
 
 struct record {
@@ -92,6 +95,23 @@ struct record {
 	u64 goroutine_base;
 	u64 goroutine_holes;
 	u64 goroutine_head[GOROUTINE_WORDS]; /* the memory at that address, if there is one */
+};
+
+/*
+ * Which pages of a stack a record holds. The others are as in the record of the same stack with the number before. The first
+ * copy has those from sp on up to the first one that is unchanged. The changed ones further out follow one by one, behind all
+ * copies, and at last the part of a page at the stack's end.
+ */
+struct sent_pages {
+	u64 number; /* counts the records of a stack; 1: all pages were sent; 0: some could not be copied */
+	u64 end;    /* of the stack, which names it in its process */
+	u64 bits[MOST_PAGES / 64]; /* those that were sent, counted from the one at the end */
+};
+
+/* A long stack. */
+struct stack_key {
+	u64 end;
+	u64 tgid;
 };
 
 /* Who woke a thread. */
@@ -251,7 +271,7 @@ struct limits {
 
 /* By tid. */
 struct thread {
-	u64 stack_end; /* 0: not known */
+	u64 stack_end; /* 0: not known; the lowest bit: what lies below is nothing but its stack */
 	u64 state;     /* its thread state, 0: not known */
 	u64 gil;
 	u64 collecting;

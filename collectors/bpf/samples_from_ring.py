@@ -9,12 +9,13 @@ as they appear. The output are columns of samples over the ring, then their inte
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from pyprof.collectors.base import Feedback
 from pyprof.collectors.bpf.kernel_program import BpfSampler
+from pyprof.collectors.bpf.long_stacks import LongStacks
 from pyprof.collectors.bpf.recorded_processes import RecordedProcesses
 from pyprof.collectors.bpf.ring_buffer_records import (
     FOREVER_NS,
@@ -37,7 +38,7 @@ from pyprof.collectors.perf.ring_buffer_records import SampleRecords
 from pyprof.collectors.perf.stack_copy_size import AbsentPages
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.interpreter_reader_protocols import KernelReader
-from pyprof.model.sample_batch import Piece, SampleBatch, StackSlab, make_goroutine_pieces
+from pyprof.model.sample_batch import Piece, SampleBatch, StackBeyondCopy, StackSlab, make_goroutine_pieces
 from pyprof.model.thread_identity import Labels, read_program_labels
 from pyprof.problem_counters import Diagnostics
 
@@ -147,6 +148,8 @@ class BpfSource:
         self.records, self.ended, self._until = NO_RECORDS, NO_ENDS, 0
         self.rates = WaitRates(least_ns)
         self._absent = AbsentPages(MOST_STACK)
+        self._stacks = LongStacks(sampler.forget_stack)
+        self._beyond: Mapping[int, StackBeyondCopy] = {}
         self._used = 0.0
         self._copy = _FIRST_COPY
         self._limit()
@@ -163,6 +166,7 @@ class BpfSource:
         places, self._until = ring.take_records(until_ns)
         samples, ends = split_positions(self.words, places)
         self.records = records = read_records(self.words, samples)
+        self._beyond = self._stacks.read_records(records, self.words.view(np.uint8))
         self.ended = read_wait_ends(self.words, ends)
         inside, stacks = read_kernel_stacks(records) if len(records.kernel) else (None, ((),))
         return SampleRecords(
@@ -185,7 +189,9 @@ class BpfSource:
         Opening the recording takes seconds if there are many processes. Samples of that time fill the ring buffer.
         """
         ring = self.sampler.ring
-        _, until = ring.take_records(until_ns)
+        places, until = ring.take_records(until_ns)
+        records = read_records(self.words, split_positions(self.words, places)[0])
+        self._stacks.read_records(records, self.words.view(np.uint8))
         ring.release_records(until)
         self._counted, _ = self.sampler.read_counts()
         self._lost_before = self._counted[LossReason.RING_FULL]
@@ -204,8 +210,9 @@ class BpfSource:
         """
         records = self.records.select_rows(lanes)
         self._bring_holes(records)
+        beyond = {at: self._beyond[lane] for at, lane in enumerate(lanes.tolist()) if lane in self._beyond}
         stack, chains = (
-            _with_pieces(batch.stack, records),
+            _with_pieces(replace(batch.stack, beyond=beyond), records),
             self.processes.read_chains(batch, records, self.records, self.words),
         )
         return replace(batch, stack=stack, chains=chains, labels=self._labels_of(records))
@@ -257,7 +264,9 @@ class BpfSource:
         may also lower the size. Later samples do not, because deep calls come and go.
         """
         self._absent.learn(feedback)
-        base, top, missing = feedback.batch.stack.base, feedback.top, feedback.missing
+        stack, top, missing = feedback.batch.stack, feedback.top.copy(), feedback.missing
+        base = stack.base
+        top[list(stack.beyond)] = 0  # the limit is not for those
         needed = int((top[top > base] - base[top > base]).max(initial=0))
         if (missing > base).any():
             needed = MOST_STACK

@@ -83,8 +83,9 @@ SAMPLING = (
            lacks="sample{s} of processes that could not be read",
            title="sample of a process that is not known"),
     Reason("bpf_stack_too_long", Stage.SAMPLING,
-           "The BPF program copies the innermost 1 MB of a stack and the part at its root. Threads with frames in "
-           "between are stopped for their samples.", title="stack longer than a record of the kernel's program holds"),
+           "Of a stack over 2 MB the BPF program copies the innermost 1 MB and the part at its root. Threads with "
+           "frames in between are stopped for their samples.",
+           title="stack longer than a record of the kernel's program holds"),
     Reason("goroutine_labels_unreadable", Stage.SAMPLING,
            "Not all labels of a goroutine could be read: pyprof reads at most 8, and none from memory that is paged "
            "out.",

@@ -43,7 +43,7 @@ class Piece:
     """Additional memory of one sample: bytes at an address (avma)."""
 
     avma: int
-    data: bytes
+    data: bytes | memoryview
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,12 +74,14 @@ class StackBeyondCopy:
         outer: The outer part as it was read once, None if it never was.
         spots: Parts of the outer stack that were read together with the sample.
         longest: Maximum of the stack's length so far.
+        exact: True if the outer part with the spots over it is the memory at the time of the sample.
     """
 
     length: int
     outer: OuterStack | None = None
     spots: tuple[Piece, ...] = ()
     longest: int = 0
+    exact: bool = False
 
 
 @dataclass(frozen=True)

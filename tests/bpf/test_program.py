@@ -55,8 +55,9 @@ def test_layouts_are_those_of_the_header(machine: str, tmp_path: Path) -> None:
     source.write_text(
         f'{_TARGETS[machine]}#include <stdio.h>\n#include "{FOLDER}/sampler.h"\n'
         "int main(void) {\n"
-        'printf("%zu %zu %zu %zu %zu %zu\\n", sizeof(struct record), sizeof(struct frame), sizeof(struct anchor),'
-        " sizeof(struct layout), sizeof(struct process), sizeof(struct thread));\n"
+        'printf("%zu %zu %zu %zu %zu %zu %zu %zu\\n", sizeof(struct record), sizeof(struct frame),'
+        " sizeof(struct anchor), sizeof(struct layout), sizeof(struct process), sizeof(struct thread),"
+        " sizeof(struct stack_key), sizeof(struct sent_pages));\n"
         f"int reasons[] = {{{reasons}, REASONS}};\n"
         'for (unsigned n = 0; n < sizeof reasons / sizeof *reasons; n++) printf("%d ", reasons[n]);\n'
         'printf("\\n%d %d %d %d", MOST_STACK, PAGE, REGISTERS, STACK_SLACK);\n'
@@ -72,6 +73,8 @@ def test_layouts_are_those_of_the_header(machine: str, tmp_path: Path) -> None:
         abi.LAYOUT.size,
         abi.PROCESS.size,
         abi.THREAD.size,
+        abi.STACK_KEY.size,
+        8 * abi.SENT_WORDS,
     ]
     assert [int(value) for value in order.split()] == list(range(len(abi.LossReason) + 1))
     assert [int(value) for value in values.split()] == [
@@ -166,9 +169,10 @@ def test_whoever_has_no_rights_is_told_which_are_needed(monkeypatch: pytest.Monk
     assert find_refusal(BPF, collect_facts((0,), options), options) is None
 
 
-def test_rings_hold_a_quarter_of_a_second_of_all_processors() -> None:
+def test_rings_hold_a_quarter_of_a_second_and_at_most_2_mb_a_processor() -> None:
     assert choose_ring_size(KernelTargets(99), 2) == 16 << 20
-    assert choose_ring_size(KernelTargets(999), 2) == 64 << 20
+    assert choose_ring_size(KernelTargets(999), 2) == 32 << 20
+    assert choose_ring_size(KernelTargets(9999), 16) == 32 << 20
     assert choose_ring_size(KernelTargets(99), 64) == 128 << 20
     assert choose_ring_size(KernelTargets(0, waits=True), 2) == 64 << 20
     assert choose_ring_size(KernelTargets(9999), 256) == 256 << 20

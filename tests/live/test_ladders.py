@@ -99,6 +99,14 @@ def test_recursion_of_twenty_thousand_frames_is_whole(tmp_path: Path) -> None:
     assert recording.whole == 1.0
 
 
+def test_recursion_is_whole_by_bpf_at_a_thousand_samples_a_second(tmp_path: Path) -> None:
+    with running(ladder("ladder_deep"), "spin", LIFE) as program:
+        recording = record(program.pid, tmp_path, "--collector", "bpf", seconds=1, rate=999)
+    assert [stack[3:] for stack in recording.stacks] == [("main", *["down"] * 20000, "deep_top")]
+    assert recording.whole == 1.0
+    assert "completed" not in recording.summary["trust"]
+
+
 def test_stack_that_is_longer_than_its_copy_is_whole_and_proved_with_a_larger_copy(tmp_path: Path) -> None:
     with running(ladder("ladder_deeper"), "spin", LIFE) as program:
         joined = record(program.pid, tmp_path, seconds=1, rate=49)

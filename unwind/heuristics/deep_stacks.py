@@ -12,6 +12,8 @@ It compares the walk with the known chain, an earlier complete walk of the same 
 * Each word at which the known chain does not repeat itself must be among them (deep_stack_reuse.py). Otherwise the walk
   is cut, and it names such a word, so that the next sample reads it.
 * Repeated frames between these parts are not proved to be unchanged. So shared frames have the trust COMPLETED.
+
+If the rest is the memory at the time of the sample (StackBeyondCopy.exact), it is walked with the copy as one stack.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import numpy.typing as npt
 
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.arch import Arch
-from pyprof.model.sample_batch import OuterStack, Piece, SampleBatch, StackSlab
+from pyprof.model.sample_batch import OuterStack, Piece, SampleBatch, StackBeyondCopy, StackSlab
 from pyprof.model.unwind_result import SharedFrames, StackEnd, Trust
 from pyprof.unwind.heuristics.deep_stack_reuse import (
     DeepStackReuse,
@@ -57,9 +59,9 @@ do not apply.
 _MAX_SCALAR = 1 << 14
 _MAX_THREADS = 64
 _FIRST_RUN = 256
-_RENEW = 4096
-"""Number of frames that only the stack copy has, from which on a walk of a complete copy replaces the thread's earlier
-walk.
+_RENEW, _RENEW_EXACT = 4096, 256
+"""Number of frames that only the sample's own memory has, from which on a walk of a complete copy, or of a copy with an
+exact rest, replaces the thread's earlier walk.
 """
 
 
@@ -112,6 +114,8 @@ class DeepStacks:
     def walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ReferenceUnwinder) -> LaneWalk:
         """Unwind a sample whose stack is longer than its copy, or whose copy is long."""
         beyond = batch.stack.beyond.get(lane)
+        if beyond is not None and beyond.exact:
+            return self._walk(_assemble(batch, lane, beyond), 0, registers, walker, _RENEW_EXACT)
         if beyond is None or not beyond.spots or not self._is_new(batch, lane, beyond.outer):
             return self._walk(batch, lane, registers, walker)
         walk = self._bridged(batch, lane, registers, walker, beyond.spots[-1])
@@ -125,9 +129,17 @@ class DeepStacks:
         """Return True if this outer part of a deep stack was not yet tried for the sample's thread."""
         return self._tried.get(int(batch.tid[lane])) != (outer.number if outer is not None else 0)
 
-    def _walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ReferenceUnwinder) -> LaneWalk:
-        """Unwind a sample whose own memory does not reach the outermost frame, with the frames of an earlier complete
-        walk of the thread.
+    def _walk(
+        self, batch: SampleBatch, lane: int, registers: Registers, walker: ReferenceUnwinder, renew: int = _RENEW
+    ) -> LaneWalk:
+        """Unwind a sample of a deep stack with the frames of an earlier complete walk of the thread.
+
+        Args:
+            batch: The batch.
+            lane: Index of the sample.
+            registers: Registers of its innermost frame.
+            walker: The reference unwinder.
+            renew: Number of new frames from which on this walk replaces the earlier one.
         """
         tid = int(batch.tid[lane])
         beyond = batch.stack.beyond.get(lane)
@@ -145,7 +157,7 @@ class DeepStacks:
         if path is None:
             return walk
         own = len(path) if path.join_cached is None else path.join_cached.own
-        if walk.end is StackEnd.ROOT and (number or (outer is None and own > _RENEW)):
+        if walk.end is StackEnd.ROOT and (number or (outer is None and own > renew)):
             known = self._remember(tid, path, walk, memory, _words(batch, lane), number)
             if outer is not None:
                 hidden = find_highest_unread(known.unpredicted, high, spots)
@@ -368,6 +380,19 @@ def _words(batch: SampleBatch, lane: int) -> npt.NDArray[np.unsignedinteger]:
     return stack.data[offset : offset + (size & -word)].view(f"u{word}")
 
 
+def _assemble(batch: SampleBatch, lane: int, beyond: StackBeyondCopy) -> SampleBatch:
+    """Return a batch with one sample, in which the stack copy is followed by the exact rest of the stack."""
+    own, outer, base = _words(batch, lane), beyond.outer, int(batch.stack.base[lane])
+    assert outer is not None
+    whole = np.empty(outer.end - base, np.uint8)
+    high = base + own.nbytes
+    whole[: own.nbytes] = own.view(np.uint8)
+    whole[own.nbytes :] = outer.words.view(np.uint8)[high - outer.avma :]
+    for spot in beyond.spots:
+        whole[spot.avma - base : spot.avma - base + len(spot.data)] = np.frombuffer(spot.data, np.uint8)
+    return _replace_copy(batch, lane, whole)
+
+
 def _over(batch: SampleBatch, lane: int, outer: OuterStack) -> SampleBatch:
     """Return a batch with one sample of a deep stack, in which the stack copy is followed by the outer part that was
     read earlier.
@@ -376,6 +401,11 @@ def _over(batch: SampleBatch, lane: int, outer: OuterStack) -> SampleBatch:
     rest = outer.words[(at + own.nbytes) // own.itemsize :]
     same = at == 0 and np.array_equal(own, outer.words[: len(own)])
     data = (outer.words if same else np.concatenate([own, rest])).view(np.uint8)
+    return _replace_copy(batch, lane, data)
+
+
+def _replace_copy(batch: SampleBatch, lane: int, data: npt.NDArray[np.uint8]) -> SampleBatch:
+    """Return a batch with one sample of another, whose stack copy is `data`."""
     one = np.array([lane], np.int64)
     stack = StackSlab(data, batch.stack.base[one], np.zeros(1, np.int64), np.array([len(data)], np.int64))
     return replace(batch.take_samples(one), stack=stack)

@@ -43,9 +43,9 @@ static struct entry *make(struct map *map, u64 key)
 
 static u64 key_of(struct map *map, const void *key)
 {
-	u64 value = 0;
-	memcpy(&value, key, map->key_size);
-	return value;
+	u64 words[2] = {};
+	memcpy(words, key, map->key_size);
+	return words[0] ^ words[1] << 48;
 }
 
 static void *lookup(void *map, const void *key)

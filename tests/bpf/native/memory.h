@@ -69,7 +69,7 @@ static void check_part(const u8 *to, u64 size)
 		u64 at, size, row;
 	} parts[] = {
 		PART(walk), PART(record), PART(frames), PART(anchors), PART(entries), PART(naming), PART(kernel), PART(words),
-		PART(window), PART(layout), PART(signal), PART(user), PART(ended), PART(fresh),
+		PART(window), PART(layout), PART(signal), PART(user), PART(ended), PART(fresh), PART(page),
 		{offsetof(struct scratch_space, texts), sizeof(((struct scratch_space *)0)->texts), sizeof(struct text)},
 	};
 	u64 into = to - scratch_start;
