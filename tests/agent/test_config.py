@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
 
 from pyprof.fleet.agent.config import SETTINGS, Values, parse, printed, warnings, without_file
-from pyprof.fleet.agent.process_rules import SamplingChoice, Template, judge
+from pyprof.fleet.agent.process_rules import SamplingChoice, Template, asked_facts, judge
 from pyprof.fleet.toml_config_files import BadConfig
+
+HOST = ("host", os.uname().nodename)
 
 WRONG = """\
 [spool]
@@ -79,7 +82,7 @@ def test_printed_configuration_is_the_default() -> None:
     assert plain.rules == without_file().rules
     settings = re.sub(r"^#(\w+ = )(?!\.\.\.)", r"\1", printed(), flags=re.M)
     with_all = parse(settings, "printed")
-    assert with_all.values == Values(labels={"env": "staging"})
+    assert with_all.values == Values(labels={"host": "{hostname}", "env": "staging"})
     assert all(f"\n#{setting.name} = " in printed() for setting in SETTINGS)
 
 
@@ -155,12 +158,35 @@ cmdline = "serve[r]"
     found = judge(rules, lambda name: facts.get(name, ""))
     assert found.service == "a.service"
     version = "1.?2" + "x" * 196
-    assert found.labels == (("env", "staging"), ("service", "a.service"), ("version", version))
+    assert found.labels == (("env", "staging"), HOST, ("service", "a.service"), ("version", version))
     assert found.samplings == (SamplingChoice(49.0, "cpu", "extensions"), SamplingChoice(49.0, "offcpu", "extensions"))
     facts |= {"cgroup": "/system.slices"}
     third = judge(rules, lambda name: facts.get(name, ""))
     assert (third.service, [each.rate for each in third.samplings]) == ("python3", [19.0])
     assert not judge(rules, lambda name: "").samplings
+
+
+@pytest.mark.parametrize(
+    ("template", "host"),
+    [
+        ("", HOST[1]),
+        ('host = "{hostname}.example"', f"{HOST[1]}.example"),
+        ('host = "{agent_env:NODE_NAME|hostname}"', "node-7"),
+        ('host = "{unit|agent_env:ABSENT|agent_env:NODE_NAME|name}"', "node-7"),
+        ('host = "{agent_env:ABSENT|name|hostname}"', "web"),
+        ('host = "{agent_env:NODE_PASSWORD}"', "<redacted>"),
+    ],
+)
+def test_host_is_that_of_the_agent_unless_a_template_names_another(
+    monkeypatch: pytest.MonkeyPatch, template: str, host: str
+) -> None:
+    monkeypatch.setenv("NODE_NAME", "node-7")
+    monkeypatch.setenv("NODE_PASSWORD", "x")
+    monkeypatch.delenv("ABSENT", raising=False)
+    rules = parse(f"[labels]\n{template}\n[[rule]]\nname = 'web'\n", "agent.toml").rules
+    facts = {"name": "web"}
+    assert dict(judge(rules, lambda name: facts.get(name, "")).labels)["host"] == host
+    assert asked_facts(rules) <= {"name", "unit"}
 
 
 def test_template_takes_text_as_it_is() -> None:

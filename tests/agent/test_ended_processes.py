@@ -99,7 +99,7 @@ def test_process_that_no_look_found_is_added_once_and_others_get_their_last_read
     ]
     group.before_reading()
     parent = os.getppid(), "service=own", True
-    assert added == [(77, "service=convert", False), (78, None, False), parent]
+    assert added == [(77, f"host={os.uname().nodename}\0service=convert", False), (78, None, False), parent]
     assert ended.unattributed_ns == 30_000_000
     verdict = table.verdict(77, 5000 * TICK_NS - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + time.monotonic_ns())
     assert verdict.service == "convert"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
-from pyprof.fleet.agent.process_rules import SamplingChoice, TargetRule, Template, criterion
+from pyprof.fleet.agent.process_rules import HOST, SamplingChoice, TargetRule, Template, criterion
 from pyprof.fleet.agent.push_sink_types import COMMON, KINDS, PushTarget, wrong
 from pyprof.fleet.toml_config_files import (
     COLLECTORS,
@@ -362,7 +362,8 @@ class _Reading:
                 self._take(found, settings, path, value)
             else:
                 self._wrong(path, _unknown(key, {**CRITERIA, **settings}))
-        templates = values.labels | found.get("labels", {}) | {"service": found.get("service", "{name}")}
+        labels = {HOST: "{hostname}"} | values.labels | found.get("labels", {})
+        templates = labels | {"service": found.get("service", "{name}")}
         if len(templates) > MOST:
             self._wrong(("rule", at), f"there are more than {MOST} labels")
         made = list(self._templates(at, templates))
@@ -448,15 +449,17 @@ def printed() -> str:
             lines += ["", f"[{setting.table}]"] if table else [f"[{setting.table}]"]
             table = setting.table
         lines += [f"# {setting.help}", f"#{setting.name} = {setting.default or '...'}"]
-    lines += ["", "[labels]", "# of all that is recorded; templates as in rules", '#env = "staging"', ""]
+    lines += ["", "[labels]", "# of all that is recorded; templates as in rules; host has this default"]
+    lines += ['#host = "{hostname}"', '#env = "staging"', ""]
     lines += ["# The first rule that fits a process decides. A rule chooses by, all that are given must fit:"]
     lines += [f"#   {name + ':':10} {meaning}" for name, meaning in CRITERIA.items()]
     lines += ["# Patterns are the shell's (*, ?, [abc]); a list is one of several. What a rule says:"]
     lines += [f"#   {each.name + ':':10} {each.help}" for each in RULE]
     lines += [
-        "# Templates: {name} {exe} {user} {unit} {cgroup} {container} {parent} {pid} {env:NAME}; {unit|name} is the"
+        "# Templates: {name} {exe} {user} {unit} {cgroup} {container} {parent} {pid} {env:NAME}; of the agent itself",
+        "# {hostname} {agent_env:NAME}; {unit|name} is the first that is not empty.",
     ]
-    lines += ["# first that is not empty.", "[[rule]]", f'user = "{os.geteuid()}"', 'service = "{name}"']
+    lines += ["[[rule]]", f'user = "{os.geteuid()}"', 'service = "{name}"']
     return "\n".join([*lines, *_printed_pushes()]) + "\n"
 
 

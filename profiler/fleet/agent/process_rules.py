@@ -5,6 +5,7 @@ The input is facts about a process (Facts) from the kernel. The process chose so
 
 from __future__ import annotations
 
+import os
 import pwd
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from functools import lru_cache
 from pyprof.fleet.toml_config_files import Wrong
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.thread_identity import LONGEST, Labels
+from pyprof.model.untrusted_text import REDACTED, looks_secret, without_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +27,13 @@ class SamplingChoice:
     python: str
 
 
+HOST = "host"
+"""Label that names the machine of a sample; pyprof's server tells hosts apart by it."""
 _HOLE = re.compile(r"\{([^{}]*)\}")
 _FACTS = ("name", "exe", "user", "unit", "cgroup", "container", "parent", "pid")
 _ENV = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,99}")
+_HOST_NAME, _AGENT = "hostname", "agent_"
+"""Placeholders of the agent itself: the host's name, and agent_env:NAME for a variable of the agent."""
 _MAX_LETTERS = 200
 """Maximum number of characters of a label's value, which a process may have chosen."""
 
@@ -87,11 +93,11 @@ def criterion(key: str, value: object) -> Criterion:
 @dataclass(frozen=True, slots=True)
 class Template:
     """A label's text with placeholders. A placeholder lists facts about a process; the first one that is not empty is
-    used.
+    used. Facts about the agent do not change, so they are texts already.
     """
 
     texts: tuple[str, ...]
-    holes: tuple[tuple[str, ...], ...]
+    holes: tuple[tuple[tuple[str, ...], str], ...]
 
     @classmethod
     def parse(cls, text: str) -> Template:
@@ -101,16 +107,37 @@ class Template:
             raise Wrong("has a bracket { or } that does not belong to a name")
         holes = [tuple(part.split("|")) for part in parts[1::2]]
         for name in (name for hole in holes for name in hole):
-            if name not in _FACTS and not _ENV.fullmatch(name):
-                raise Wrong(f"names {{{name}}}; there are {', '.join(_FACTS)} and env:NAME")
-        return cls(tuple(parts[::2]), tuple(holes))
+            if name not in (*_FACTS, _HOST_NAME) and not _ENV.fullmatch(name.removeprefix(_AGENT)):
+                known = ", ".join((*_FACTS, _HOST_NAME, "env:NAME"))
+                raise Wrong(f"names {{{name}}}; there are {known} and agent_env:NAME")
+        return cls(tuple(parts[::2]), tuple(_without_agent_facts(hole) for hole in holes))
 
     def filled(self, ask: RuleLookup) -> str:
         found = [self.texts[0]]
-        for hole, text in zip(self.holes, self.texts[1:], strict=True):
-            found += [next(filter(None, map(ask, hole)), ""), text]
+        for (hole, otherwise), text in zip(self.holes, self.texts[1:], strict=True):
+            found += [next(filter(None, map(ask, hole)), otherwise), text]
         whole = "".join(letter if letter.isprintable() else "?" for letter in "".join(found))
         return whole.strip()[: min(_MAX_LETTERS, LONGEST)]
+
+
+def _without_agent_facts(hole: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+    """Split a placeholder into the facts about a process, and the first fact about the agent, which ends them."""
+    for at, name in enumerate(hole):
+        if name == _HOST_NAME or name.startswith(_AGENT):
+            text = os.uname().nodename if name == _HOST_NAME else _agent_variable(name.partition(":")[2])
+            if text:
+                return tuple(fact for fact in hole[:at] if _is_of_process(fact)), text
+    return tuple(filter(_is_of_process, hole)), ""
+
+
+def _is_of_process(fact: str) -> bool:
+    return fact != _HOST_NAME and not fact.startswith(_AGENT)
+
+
+def _agent_variable(name: str) -> str:
+    """Return an environment variable of the agent without secrets, because labels are visible to all readers."""
+    value = os.environ.get(name, "")
+    return REDACTED if value and looks_secret(name) else without_secrets(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +193,7 @@ class TargetRule:
 def asked_facts(rules: Sequence[TargetRule]) -> frozenset[str]:
     """Return the names of all facts about a process on which the decision of the rules may depend."""
     asked = {key for rule in rules for key, _ in rule.criteria}
-    return frozenset(asked).union(*(hole for rule in rules for _, text in rule.templates for hole in text.holes))
+    return frozenset(asked).union(*(facts for rule in rules for _, text in rule.templates for facts, _ in text.holes))
 
 
 def first_match(rules: Sequence[TargetRule], ask: RuleLookup) -> int | None:

@@ -28,7 +28,7 @@ import numpy as np
 from pyprof.exporters import pprof
 from pyprof.exporters.base import ExportOptions
 from pyprof.fleet.agent.health import Conditions
-from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict
+from pyprof.fleet.agent.process_rules import HOST, NOT_RECORDED, RuleVerdict
 from pyprof.fleet.agent.process_table import ProcessLabels
 from pyprof.fleet.agent.scale_to_cpu_time import ProcessTime, summed_times, with_exact_sums
 from pyprof.fleet.agent.spool import SpoolSegment
@@ -199,11 +199,12 @@ _EVIDENCE = ExportOptions(evidence=True)
 
 def labelled(profile: Profile, verdict: Callable[[int, int], RuleVerdict]) -> Profile:
     """Return a profile whose threads have the labels of their processes, including "service". The decision comes from
-    verdict(pid, start).
+    verdict(pid, start). A process without one has the host of the others.
     """
     verdicts = [verdict(*thread.process_key) for thread in profile.threads]
+    hosts = sorted({label for found in verdicts for label in found.labels if label[0] == HOST})
     threads = [
-        replace(thread, labels=found.labels or (("service", OTHER),))
+        replace(thread, labels=found.labels or (*hosts[:1], ("service", OTHER)))
         for thread, found in zip(profile.threads, verdicts, strict=True)
     ]
     return replace(profile, threads=tuple(threads))
