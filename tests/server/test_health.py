@@ -23,7 +23,7 @@ from pyprof.fleet.server.health_and_metrics import DISK_FULL, FAILURES, STORE_FA
 from pyprof.fleet.server.store.clickhouse_engine import StoreError
 from pyprof.lazy_dataclasses import replace
 from tests.server.cluster import cluster
-from tests.server.serving import served, windows
+from tests.server.serving import free_port, served, windows
 from tests.small_disk import only_root, small_disk
 
 pytestmark = pytest.mark.system
@@ -135,17 +135,32 @@ def test_lines_of_libraries_have_the_form_of_the_servers_own(monkeypatch: pytest
     assert log.lines == said
 
 
-def test_port_in_use_is_reported_to_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_in_use_is_reported_before_anything_is_created_or_said(tmp_path: Path) -> None:
+    log, data = Log(), tmp_path / "data"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        config = replace(ServerConfig(), port=other.getsockname()[1], data=str(data))
+        with pytest.raises(UsageError, match=f"127.0.0.1:{config.port} cannot be opened: Address already in use"):
+            start_and_shutdown.serve(config, log, lambda end, reload: None, lambda: config)
+    assert not data.exists()
+    assert log.lines == []
+
+
+def test_port_that_another_process_took_after_the_bind_is_reported_to_the_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
 
     async def app(scope: object, receive: Callable[[], Awaitable[object]], send: object) -> None:
         await receive()
 
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        config = replace(ServerConfig(), port=other.getsockname()[1])
-        server = start_and_shutdown._server(config, app, lambda: pytest.fail("it does not listen"), Log())
-        with pytest.raises(UsageError, match=f"127.0.0.1:{config.port} cannot be opened"):
-            start_and_shutdown.run_http(server, config)
+    config = replace(ServerConfig(), port=free_port())
+    server = start_and_shutdown._server(config, app, lambda: pytest.fail("it does not listen"), Log())
+    with (
+        start_and_shutdown.bound_sockets(config) as sockets,
+        socket.create_server(("127.0.0.1", config.port)),
+        pytest.raises(UsageError, match=f"127.0.0.1:{config.port} cannot be opened"),
+    ):
+        start_and_shutdown.run_http(server, sockets, config)
 
 
 def test_invalid_requests_are_one_line_a_minute() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from pyprof.errors import PyprofError, UsageError
@@ -147,17 +148,21 @@ def serve(
             "the server lacks starlette, uvicorn or httptools", "pip install 'pyprof-live[server]'"
         ) from None
     systemd = Notifier(os.environ)
-    with parts(config, say) as found:
+
+    def ready() -> None:
+        systemd.send("READY=1")
+        say("info", "started", address=f"http://{config.host}:{config.port}", data=config.data)
+
+    with bound_sockets(config) as sockets, parts(config, say) as found:
         fleet = FleetServer(config, found)
-        server = _server(config, fleet.app, lambda: systemd.send("READY=1"), say)
+        server = _server(config, fleet.app, ready, say)
         listens(
             lambda: setattr(server, "should_exit", True), lambda: reload_tenants(fleet.access, found.health, load, say)
         )
         found.indexer.start()
         found.health.start()
-        say("info", "started", address=f"http://{config.host}:{config.port}", data=config.data)
         try:
-            run_http(server, config)
+            run_http(server, sockets, config)
         finally:
             systemd.send("STOPPING=1")
             fleet.close()
@@ -180,16 +185,54 @@ def reload_tenants(access: Access, health: ServerHealth, load: Callable[[], Serv
         say("info", "reloaded", tenants=len(tenants), other_settings="unchanged until a restart")
 
 
-def run_http(server: Any, config: ServerConfig) -> None:
+@contextmanager
+def bound_sockets(config: ServerConfig) -> Iterator[list[socket.socket]]:
+    """Bind the server's address before anything is created. The sockets do not listen yet.
+
+    Raises:
+        UsageError: The address cannot be used.
+    """
+    with ExitStack() as opened_ones:
+        found = []
+        try:
+            known = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            for family, kind, protocol, _, where in dict.fromkeys(known):
+                try:
+                    made = opened_ones.enter_context(socket.socket(family, kind, protocol))
+                    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    if family == socket.AF_INET6:
+                        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                    made.bind(where)
+                    found.append(made)
+                except OSError as error:
+                    if error.errno not in _FAMILY_IS_ABSENT or len(known) == 1:
+                        raise
+        except OSError as error:
+            raise _no_address(config, error) from None
+        yield found
+
+
+_FAMILY_IS_ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""Errors of a host name's second address, for example that of IPv6, on a machine without this family."""
+
+
+def _no_address(config: ServerConfig, error: OSError) -> UsageError:
+    reason = error.strerror or str(error)
+    return UsageError(f"{config.host}:{config.port} cannot be opened: {reason}", "choose another --port")
+
+
+def run_http(server: Any, sockets: list[socket.socket], config: ServerConfig) -> None:
     """Serve HTTP until the server is requested to end.
 
     Raises:
-        UsageError: The address cannot be listened at.
+        UsageError: The address cannot be listened at: another process has it since it was bound.
     """
-    with suppress(SystemExit):  # uvicorn exits if it cannot open its socket, and has logged the reason
-        server.run()
-    if not server.started:
-        raise UsageError(f"{config.host}:{config.port} cannot be opened", "choose another --port")
+    try:
+        server.run(sockets)
+    except OSError as error:
+        if server.started:
+            raise
+        raise _no_address(config, error) from None
 
 
 class _LogHandler(logging.Handler):
