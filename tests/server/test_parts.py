@@ -135,6 +135,8 @@ def test_tables_of_a_cluster_have_a_second_one_sharded_by_the_stack() -> None:
     ("text", "line", "said"),
     [
         ("[server]\nport = 0", 2, "server.port is not a port"),
+        ('[retention]\nmax_age = "1h"', 2, "retention.max_age is not in whole days, such as 14d"),
+        ('[retention]\nhours_after = "1.5d"', 2, "retention.hours_after is not in whole days, such as 14d"),
         ("\n[limits]\nbodies = 1", 3, "limits.bodies is not known"),
         ('[server]\nhost = "0.0.0.0"', 2, "an address for other machines"),
         ('[[tenant]]\nname = "a"\nwrite_token_file = "/absent"', 1, "/absent cannot be read"),

@@ -17,6 +17,7 @@ from pyprof.lazy_dataclasses import dataclass, replace
 
 _MAX_TENANTS = 1000
 _MIN_TOKEN = 16
+_DAY_S = 86_400
 
 SETTINGS = (
     Setting("server", "host", "TEXT", '"127.0.0.1"', "address to listen on; other than loopback only with a tenant"),
@@ -105,6 +106,11 @@ def parse(text: str, name: str) -> ServerConfig:
     errors: list[ConfigError] = []
     lines = text.split("\n")
     found = _values(given, lines, errors)
+    errors += [
+        ConfigError(_line(lines, key), f"retention.{key} is not in whole days, such as 14d")
+        for key in ("max_age", "hours_after")
+        if found.get(key, 0) % _DAY_S
+    ]
     tenants = _tenants(given.get("tenant", []), lines, errors)
     if not errors and not tenants and found.get("host", "127.0.0.1") not in ("127.0.0.1", "::1", "localhost"):
         errors.append(
