@@ -172,6 +172,7 @@ function showTotal() {
   const whole = model.whole[state.metric].reduce((sum, value) => sum + value, 0);
   const parts = [formatValue(tree.total, type)];
   if (tree.total !== whole) parts.push(`of ${formatValue(whole, type)} (${formatShare(tree.total, whole)})`);
+  if (model.changes?.words.startsWith("per ")) parts.push(model.changes.words);
   byId("total").textContent = parts.join(" ");
   const [from, to] = state.range ?? [strip.begin, strip.begin + strip.span];
   byId("from").value = String(Math.round(from / 1e6) / 1e3);
