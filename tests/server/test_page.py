@@ -97,6 +97,25 @@ def test_services_lead_to_their_flame_graph_and_back(browser: Browser, server: S
     assert complaints(browser) == []
 
 
+def test_overview_shows_the_services_of_the_chosen_host_only(browser: Browser, server: Served) -> None:
+    names = "[...document.querySelectorAll('tbody tr td a')].map(link => link.textContent)"
+    chosen = "[...document.querySelectorAll('#content select')].map(select => select.value)"
+    for page in ("", "page=functions&"):
+        opened(browser, server, f"?{page}host=h1")
+        assert set(browser.run(names)) == {"checkout"}
+        assert browser.run(chosen) == ["h1"]
+        opened(browser, server, f"?{page}host=absent")
+        assert browser.run(names) == []
+        assert browser.run(chosen) == ["absent"]
+    opened(browser, server)
+    browser.run(
+        "(select => { select.value = 'h1'; select.dispatchEvent(new Event('change')) })"
+        "(document.querySelector('#content select'))"
+    )
+    until(browser, f"location.search === '?host=h1' && {SHOWN} && document.querySelectorAll('tbody tr').length === 1")
+    assert complaints(browser) == []
+
+
 def test_range_that_is_dragged_stands_in_the_address_and_chooses_the_picture(browser: Browser, server: Served) -> None:
     opened(browser, server, "?service=checkout&by=version&span=900")
     until(browser, "document.querySelector('.u-over') !== null")

@@ -128,6 +128,35 @@ def test_labels_choose_samples(server: Served) -> None:
     assert sum(int(line.rsplit(" ", 1)[1]) for line in answer.body.decode().splitlines()) == marked().values[:, 0].sum()
 
 
+def test_labels_choose_services_with_the_amount_of_their_samples(server: Served) -> None:
+    def amounts(**words: str) -> dict[str, tuple[int, int, int, float]]:
+        rows = server.question("services", **{f"label.{name}": value for name, value in words.items()}).json()
+        return {
+            row["service"]: (row["amount"], row["hosts"], row["windows"], round(row["rate"]))
+            for row in rows["services"]
+        }
+
+    total = marked().total
+    assert amounts(host="h1")["checkout"][:3] == (2 * total, 1, 2)
+    assert amounts(host="h1")["checkout"][3] == round(total / 60)
+    assert amounts(host="h2", version="2") == {"checkout": (total, 1, 1, round(total / 60))}
+    assert amounts(host="h1", version="2") == {}
+
+
+def test_services_are_in_the_order_of_their_rates_and_count_windows_without_a_host(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as client:
+        for each in (*windows("long", 3, host="a"), *windows("two", 1, host="a"), *windows("two", 1, host="b")):
+            assert client.push(each).status == 200
+        assert client.push(windows("unnamed", 1)[0]).status == 200
+        client.until_indexed(6)
+        rows = client.question("services").json()["services"]
+    assert [(row["service"], row["hosts"], row["windows_without_host"]) for row in rows] == [
+        ("two", 2, 0),
+        ("long", 1, 0),
+        ("unnamed", 1, 1),
+    ]
+
+
 def test_text_of_a_client_is_never_sql(server: Served) -> None:
     for words in ({"service": HOSTILE}, {"type": HOSTILE}):
         for what in ("services", "labels", "timeline", "builds"):
@@ -186,7 +215,7 @@ def test_comparison_of_two_builds_is_a_page_or_data(server: Served) -> None:
         ("/api/v1/services?from=1&to=2&limit=1001", None, "bad_question"),
         (f"/api/v1/services?from=1&to=2&service={'x' * 1001}", None, "bad_question"),
         ("/api/v1/services?from=1&to=2&servce=checkout", None, "bad_question"),
-        ("/api/v1/services?from=1&to=2&label.version=1", None, "bad_question"),
+        ("/api/v1/builds?from=1&to=2&label.version=1", None, "bad_question"),
         ("/api/v1/timeline?a.from=1&a.to=2", None, "bad_question"),
         ("/api/v1/diff?from=1&to=2", None, "bad_question"),
         ("/api/v1/profile?from=1&to=2&service=absent", None, "nothing_there"),

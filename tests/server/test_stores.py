@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.matrix, pytest.mark.system]
 
 QUESTIONS: list[tuple[str, dict[str, object]]] = [
     ("services", {"compare": 86400}),
+    ("services", {"label.version": "2"}),
     ("labels", {"service": "checkout"}),
     ("timeline", {"service": "checkout", "by": "version", "points": 50}),
     ("timeline", {"points": 7}),

@@ -46,6 +46,7 @@ interface ServicesAnswer {
     recorded: number | null;
     hosts: number;
     windows: number;
+    windows_without_host: number;
   }[];
   rest: Rest | null;
 }

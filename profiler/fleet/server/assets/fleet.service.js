@@ -28,14 +28,18 @@ function filters(place, { labels }) {
   const by = choice("Lines by", [["", "all"], ...names.map((name) => /** @type {[string, string]} */ ([name, name]))], place.by, (value) =>
     goTo({ ...place, by: value }),
   );
-  const each = names.map((name) => {
+  return element("div", { className: "row" }, by, ...labelChoices(place, labels));
+}
+
+/** A choice of a value for each label. @type {(place: Place, labels: Record<string, string[]>) => HTMLElement[]} */
+function labelChoices(place, labels) {
+  return Object.keys(labels).sort().map((name) => {
     const values = labels[name].map((value) => /** @type {[string, string]} */ ([value, value]));
     return choice(name, [["", "any"], ...values], place.labels[name] || "", (value) => {
       const others = Object.fromEntries(Object.entries(place.labels).filter(([other]) => other !== name));
       goTo({ ...place, labels: value ? { ...others, [name]: value } : others });
     });
   });
-  return element("div", { className: "row" }, by, ...each);
 }
 
 /** @type {(place: Place) => HTMLElement} */

@@ -70,6 +70,24 @@ class Rate:
     recorded_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceAmount:
+    """What a service used.
+
+    Attributes:
+        amount: Sum of the values of its samples.
+        hosts: Number of hosts. Windows that name no host count as one.
+        windows_without_host: Number of windows with samples that name no host.
+    """
+
+    service: str
+    amount: int
+    hosts: int
+    windows: int
+    unit: str
+    windows_without_host: int
+
+
 class ClientDisconnected(Exception):
     """The client has disconnected and does not wait for the response."""
 
@@ -99,13 +117,40 @@ class ClientQueries:
     def __init__(self, engine: Engine, asked: RunningQuery, symbols: SymbolFiles | None = None) -> None:
         self._engine, self._asked, self._symbols = engine, asked, symbols
 
-    def services(self, chosen: SampleQuery) -> list[tuple[str, int, int, int, str]]:
-        """Return the services with samples as (service, amount, hosts, windows, unit), most expensive first."""
+    def services(self, chosen: SampleQuery) -> list[ServiceAmount]:
+        """Return the services with windows, most expensive first."""
         found = self._rows(
-            f"SELECT service, sum(amount) AS whole, uniqExact(host), count(), any(unit) FROM {self._of('windows')} "
-            f"WHERE {self._where(chosen)} GROUP BY service ORDER BY whole DESC, service"
+            "SELECT service, sum(amount) AS whole, uniqExact(host), count(), any(unit), "
+            f"sum(host = '' AND amount != 0) FROM ({self._windows(chosen)}) AS chosen "
+            "GROUP BY service ORDER BY whole DESC, service"
         )
-        return [(str(row[0]), int(row[1]), int(row[2]), int(row[3]), str(row[4])) for row in found]
+        return [
+            ServiceAmount(str(row[0]), int(row[1]), int(row[2]), int(row[3]), str(row[4]), int(row[5])) for row in found
+        ]
+
+    def _windows(self, chosen: SampleQuery) -> str:
+        """Return an SQL statement for the windows of a query: service, host, unit, end_ns, length_ns and amount. If
+        samples are selected by labels, only windows with such samples count, with the amount of these samples.
+        """
+        where, windows = self._where(chosen), self._of("windows")
+        if not chosen.labels:
+            return f"SELECT service, host, unit, end_ns, length_ns, amount FROM {windows} WHERE {where}"
+        has = " AND ".join(
+            f"arrayExists((n, v) -> n = {literal(name)} AND v = {literal(value)}, names, label_values)"
+            for name, value in chosen.labels
+        )
+        wanted = f"SELECT series FROM {self._of('series')} WHERE {self._where(chosen, False)} AND {has}"
+        of_series = f"{where} AND series {self._in()} ({wanted})"
+        batches = f"SELECT batch FROM {self._of('window_series')} WHERE {of_series}"
+        return (
+            "SELECT max(name) AS service, max(machine) AS host, max(measure) AS unit, max(till) AS end_ns, "
+            "max(length) AS length_ns, sum(part) AS amount FROM ("
+            "SELECT batch, toString(service) AS name, toString(host) AS machine, toString(unit) AS measure, "
+            f"end_ns AS till, length_ns AS length, toInt64(0) AS part FROM {windows} "
+            f"WHERE {where} AND batch {self._in()} ({batches}) "
+            f"UNION ALL SELECT batch, '', '', '', toInt64(0), toInt64(0), amount FROM {self._of('window_series')} "
+            f"WHERE {self._listed(chosen)} AND series {self._in()} ({wanted})) AS merged GROUP BY batch"
+        )
 
     def rates(self, chosen: SampleQuery) -> dict[str, Rate]:
         """Return each service's amount per second of recorded time.
@@ -115,7 +160,7 @@ class ClientQueries:
         """
         windows = (
             "SELECT service, host, end_ns, sum(amount) AS amount, max(length_ns) AS length "
-            f"FROM {self._of('windows')} WHERE {self._where(chosen)} GROUP BY service, host, end_ns"
+            f"FROM ({self._windows(chosen)}) AS chosen GROUP BY service, host, end_ns"
         )
         hosts = (
             "SELECT service, host, sum(amount) AS amount, sum(length) AS length "

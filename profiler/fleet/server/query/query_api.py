@@ -29,7 +29,7 @@ orders.
 Words = Mapping[str, str]
 Answer = dict[str, Any]
 WORDS: Mapping[str, frozenset[str]] = {
-    "services": frozenset({"limit", "compare"}),
+    "services": frozenset({"limit", "compare", LABEL}),
     "labels": frozenset(),
     "timeline": frozenset({"by", "points", LABEL}),
     "functions": frozenset({"limit", LABEL}),
@@ -45,34 +45,35 @@ SIDES: Mapping[str, tuple[str, ...]] = {"diff": ("a.", "b.")}
 
 
 def services(store: ClientQueries, tenant: str, words: Words) -> Answer:
-    """Answer a query with the amounts of all services.
+    """Answer a query with the amounts of all services, the highest rate first.
 
     The parameter `compare` is a number of seconds. `before` is then the amount in the same span that much earlier, null
     for services without a window there.
     """
     chosen = selection(tenant, words)
     limit, earlier_s = whole_number(words, "limit", _MAX_ROWS, _MAX_ROWS), whole_number(words, "compare", 1, 10**8)
-    found = store.services(chosen)
-    rates = store.rates(chosen)
+    found, rates = store.services(chosen), store.rates(chosen)
+    found.sort(key=lambda row: -rates[row.service].per_second if row.service in rates else 0.0)
     by_ns = earlier_s * 10**9
     earlier = replace(chosen, from_ns=max(chosen.from_ns - by_ns, 0), to_ns=max(chosen.to_ns - by_ns, 1))
-    before = {row[0]: row[1] for row in store.services(earlier)} if "compare" in words else {}
+    before = {row.service: row.amount for row in store.services(earlier)} if "compare" in words else {}
     rates_before = store.rates(earlier) if "compare" in words else {}
     rows = [
         {
-            "service": service,
-            "amount": amount,
-            "before": before.get(service),
-            "rate": rates[service].per_second if service in rates else None,
-            "rate_before": rates_before[service].per_second if service in rates_before else None,
-            "recorded": rates[service].recorded_s if service in rates else None,
-            "hosts": hosts,
-            "windows": windows,
+            "service": row.service,
+            "amount": row.amount,
+            "before": before.get(row.service),
+            "rate": rates[row.service].per_second if row.service in rates else None,
+            "rate_before": rates_before[row.service].per_second if row.service in rates_before else None,
+            "recorded": rates[row.service].recorded_s if row.service in rates else None,
+            "hosts": row.hosts,
+            "windows": row.windows,
+            "windows_without_host": row.windows_without_host,
         }
-        for service, amount, hosts, windows, _ in found[:limit]
+        for row in found[:limit]
     ]
-    rest = _rest([row[1] for row in found[limit:]])
-    return {"unit": found[0][4] if found else "nanoseconds", "services": rows, "rest": rest}
+    rest = _rest([row.amount for row in found[limit:]])
+    return {"unit": found[0].unit if found else "nanoseconds", "services": rows, "rest": rest}
 
 
 def _rest(amounts: list[int]) -> dict[str, int] | None:
