@@ -113,7 +113,7 @@ def lanes_of(batch: SampleBatch) -> Iterator[Lane]:
             dict(zip(batch.arch.registers, batch.regs[i].tolist(), strict=True)),
             int(slab.base[i]),
             slab.data[offset : offset + size].tobytes(),
-            {piece.avma: piece.data for piece in slab.pieces.get(i, ())},
+            {piece.avma: bytes(piece.data) for piece in slab.pieces.get(i, ())},
             int(batch.space[i]),
             int(batch.weight[i]),
             batch,

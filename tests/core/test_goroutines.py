@@ -38,7 +38,7 @@ def goroutine_piece(words: dict[int, int]) -> bytes | None:
     saved.find_goroutines(OFFSETS)
     (batch,) = saved.sample_again()
     pieces = batch.stack.pieces.get(0, ())
-    return next((piece.data for piece in pieces if piece.avma == GOROUTINE_WORD), None)
+    return next((bytes(piece.data) for piece in pieces if piece.avma == GOROUTINE_WORD), None)
 
 
 def test_sample_of_a_saved_thread_names_the_goroutine_that_it_runs() -> None:
