@@ -329,7 +329,7 @@ def test_asker_gets_the_last_minutes_and_a_recording_at_its_own_rate(tmp_path: P
     assert "no process of other is recorded; services are: checkout" in refused.stderr
     whole, rest = load_recording(tmp_path / "a.pyprof"), load_recording(tmp_path / "b.pyprof")
     assert whole.title == rest.title == "checkout"
-    assert whole.labels == {"env": "test", "service": "checkout", "version": "1"}
+    assert whole.labels == {"env": "test", "host": os.uname().nodename, "service": "checkout", "version": "1"}
     end_ns = whole.start_ns + whole.duration_ns
     age_s = (whole.time_ns - end_ns) / 1e9
     slow, fast = int((age_s < -asked_s - 0.2).sum()), int((age_s > 0.2 - asked_s).sum())
