@@ -135,7 +135,7 @@ def test_names_of_control_groups_are_labels_without_what_a_terminal_obeys(name: 
     facts._known |= {"cgroup": f"/user.slice/{name}.service/{name}", "exe": f"/{name}"}
     rule = '[[rule]]\nname = "*"\nservice = "{unit}"\nlabels = { group = "{cgroup}", program = "{exe}" }\n'
     verdict = judge(parse(rule, "x").rules, facts)
-    assert {label for label, _ in verdict.labels} == {"service", "group", "program"}
+    assert {label for label, _ in verdict.labels} == {"host", "service", "group", "program"}
     for _, text in verdict.labels:
         assert text.isprintable()
         assert len(text) <= 200

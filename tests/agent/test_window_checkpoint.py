@@ -16,6 +16,8 @@ from pyprof.fleet.agent.process_rules import RuleVerdict
 from pyprof.fleet.agent.process_table import ProcessLabels
 from pyprof.fleet.agent.scale_to_cpu_time import ProcessTime
 from pyprof.fleet.agent.windows import WindowPart, labelled, packed, restored, segments
+from pyprof.fleet.server.ingest.segment_to_rows import rows_of
+from pyprof.fleet.server.ingest.stack_caches import StoredStackCache
 from pyprof.importers import pprof
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.sample_filter import selected
@@ -114,6 +116,14 @@ def test_notes_stand_only_in_segments_of_the_services_that_they_are_about() -> N
     assert {service for service, text in texts.items() if b"no rights" in text} == {"idle"}
     assert {service for service, text in texts.items() if b"other code" in text} == stopped
     assert not any(b"2 processes" in text for text in texts.values())
+
+
+def test_segment_without_samples_has_the_labels_of_its_service_and_the_value_zero() -> None:
+    labels = (("host", "a"), ("service", "idle"))
+    found = segments(judged(whole()), {"idle": {77}}, WINDOW, labels={"idle": labels})
+    (data,) = (each.data for each in found if each.name.service == "idle")
+    rows = rows_of("default", found[0].name, data, StoredStackCache())
+    assert (rows.host, rows.values.tolist()) == ("a", [0])
 
 
 def test_not_sampled_time_in_a_note_is_that_of_the_service() -> None:

@@ -42,6 +42,7 @@ from pyprof.fleet.file_system_calls import has_room, locked
 from pyprof.fleet.systemd import Notifier
 from pyprof.fleet.wire.segment_names import default_spool
 from pyprof.model.profile import Profile
+from pyprof.model.thread_identity import Labels
 from pyprof.model.untrusted_text import dump_json
 from pyprof.problem_counters import Diagnostics
 from pyprof.session import process_priority
@@ -359,10 +360,12 @@ class Agent:
     def _took(self, sampling: SamplingChoice, profile: Profile, window: str) -> None:
         seen = self._table.recorded(sampling)
         services: dict[str, set[int]] = {}
+        labels: dict[str, Labels] = {}
         for pid, each in seen.items():
             services.setdefault(each.verdict.service, set()).add(pid)
+            labels.setdefault(each.verdict.service, each.verdict.labels)
         profile = labelled(self._budget.noted(profile), self._table.verdict)
-        found = segments(profile, services, window)
+        found = segments(profile, services, window, labels=labels)
         start_ns = profile.start_ns
         with self._writing:
             self._unrecorded.add_window(sampling, start_ns, start_ns + profile.duration_ns, self._steps.count)

@@ -21,6 +21,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +40,8 @@ from pyprof.model.analysis.merge import merge
 from pyprof.model.analysis.sample_filter import selected
 from pyprof.model.loss_reason_texts import Note, make_note, notes_about, parse_note
 from pyprof.model.marker_frames import IN_KERNEL, LATE, LOST, NOT_SAMPLED, Mark
-from pyprof.model.profile import Profile
+from pyprof.model.profile import Profile, ThreadInfo
+from pyprof.model.thread_identity import Labels
 from pyprof.objfile.byte_source import open_regular
 from pyprof.session.worker import response_codec
 from pyprof.session.worker.message_channel import Part
@@ -245,15 +247,20 @@ def count_processes(profile: Profile, selected: Set[int], recorded: Set[int]) ->
 
 
 def segments(
-    profile: Profile, processes: Mapping[str, Set[int]], window: str = "", has_exact_sums: bool = True
+    profile: Profile,
+    processes: Mapping[str, Set[int]],
+    window: str = "",
+    has_exact_sums: bool = True,
+    labels: Mapping[str, Labels] = MappingProxyType({}),
 ) -> list[SpoolSegment]:
     """Split a labelled window into one segment for each service.
 
     Args:
-        processes: Services that had processes, with the pids. One without samples gets an empty segment, which
-            distinguishes it from one that was not recorded.
+        processes: Services that had processes, with the pids. One without samples gets a segment with the value zero,
+            which distinguishes it from one that was not recorded.
         window: See SegmentName.new().
         has_exact_sums: True if sums are those of the kernel's clocks, False if they are what samples stand for.
+        labels: Labels of a process of each service, for a segment without samples.
     """
     found: dict[str, list[int]] = {}
     for index, thread in enumerate(profile.threads):
@@ -263,9 +270,31 @@ def segments(
         if len(found) < MAX_SERVICES:
             found.setdefault(service, [])
     return [
-        _segment(profile, service, indices, processes.get(service, frozenset()), window, has_exact_sums)
+        _segment(
+            profile if indices else _zero(profile, labels.get(service, ())),
+            service,
+            indices or [0],
+            processes.get(service, frozenset()),
+            window,
+            has_exact_sums,
+        )
         for service, indices in sorted(found.items())
     ]
+
+
+def _zero(profile: Profile, labels: Labels) -> Profile:
+    """Return a profile of the same time with a single value of zero, which has the labels of a process."""
+    one = np.zeros(1, np.int32)
+    return replace(
+        profile,
+        threads=(ThreadInfo(0, 0, "", "", labels=labels),),
+        time_ns=np.array([profile.start_ns], np.int64),
+        stack=one,
+        thread=one,
+        values=np.zeros((1, len(profile.value_types)), np.int64),
+        state=None,
+        cpu=None,
+    )
 
 
 def _segment(
