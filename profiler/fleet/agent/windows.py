@@ -327,7 +327,8 @@ def _with_own_notes(profile: Profile) -> Profile:
     notes: dict[Note, None] = {}
     for note in profile.summary.notes:
         if note.reason == "times_missed":  # it is not known of which process
-            note = replace(note, reason="times_missed_of_all")
+            of = dict(note.arguments)
+            note = make_note("times_missed_of_all", seconds=of["seconds"], spent_s=of["spent_s"], percent=of["percent"])
         elif note.reason in _NOTED_MARKS:
             if not (own_ns := mark_ns[_NOTED_MARKS[note.reason]]):
                 continue
