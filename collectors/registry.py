@@ -93,7 +93,7 @@ def open_collector(
         UsageError: There is no such collector.
         PyprofError: The collector's error. For AUTO, the reason why none can be used.
     """
-    from pyprof.collectors.combined.combined_collector import open_planned
+    from pyprof.collectors.combined.source_switching_collector import open_planned
     from pyprof.collectors.targets.process_selection import Request
 
     if name not in list_names():

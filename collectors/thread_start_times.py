@@ -175,11 +175,12 @@ class DelayedRemoval(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """Generators of identifiers that the collectors of one recording share, so that none is used twice.
+    """The identifiers of threads and address spaces in one recording. Its collectors share them, so that none is used
+    twice.
 
     Attributes:
         next_id: Returns numbers that are unique within the recording.
-        lives: Start times of threads.
+        lives: Start times of threads, which tell threads with one tid apart.
     """
 
     next_id: Callable[[], int] = field(default_factory=lambda: itertools.count(1).__next__)

@@ -141,7 +141,7 @@ class KnownSymbols:
                 self._known[wanted, _file(module)] = find_anchor(module), found
 
     def _of(self, module: Module, wanted: Wanted) -> FoundSymbols | None:
-        """Return the cached search result for a module's file, with addresses for this process."""
+        """Return the symbols that were found in a module's file, with their addresses in this process."""
         known = self._known.get((wanted, _file(module)))
         if known is None:
             return None

@@ -16,7 +16,7 @@ if sys.argv[1:2] == ["record"]:
 import gc
 
 if len(sys.argv) > 1:
-    from pyprof.cli.startup_speed import prepare
+    from pyprof.cli.accelerated_start import prepare
 
     prepare(sys.argv[1])
 

@@ -25,7 +25,7 @@ HEAVY = {
     "rich": "for doctor",
     "elftools": "for inspect",
     "shtab": "for completion",
-    "numpy._typing": "10 ms; what is annotated is checked without it: cli/startup_speed.py leaves it out",
+    "numpy._typing": "10 ms; what is annotated is checked without it: cli/accelerated_start.py leaves it out",
     "pyprof.collectors.gdb_stub": "for stubs",
     "pyprof.collectors.offcpu": "for --mode offcpu and wall",
     "pyprof.collectors.bpf": "for interpreters, and commands that are started",
@@ -68,7 +68,7 @@ main()
 
 COLLECT = """
 import gc
-from pyprof.cli.startup_speed import prepare
+from pyprof.cli.accelerated_start import prepare
 prepare("record")
 counts = []
 gc.callbacks.append(lambda phase, _: counts.append(phase))

@@ -402,7 +402,7 @@ class SpaceIndex:
     All pcs are lookup pcs: pc - 1 for a return address (model.unwind_result.lookup_pc).
 
     Attributes:
-        version: A number that changes whenever rules change that do not last.
+        version: A number that changes whenever the rules of code that the process makes while it runs change.
     """
 
     def __init__(self, index: RuleIndex, space: AddressSpace) -> None:

@@ -401,7 +401,7 @@ class OpenSources:
         return None if candidates else self._images.wait_ns()
 
     def _leave_samples(self) -> None:
-        """Ask the main source to end its iteration of batches if other threads must be stopped from now on."""
+        """Let the main source stop yielding batches if ptrace must sample further threads from now on."""
         if self._kernel is not None and self.partial.candidates and self.partial.source is None:
             self._kernel.leave_samples(self.partial.candidates.elsewhere)
 

@@ -345,7 +345,7 @@ class ByImage:
                 self._pending[pid] = _Pending(now, _SOON_NS)
 
     def wait_ns(self) -> int:
-        """Return the time until the next check whether processes need stops, if nothing changes."""
+        """Return the time in ns until the next check whether processes must be sampled by stopping them."""
         due = max(min((pending.due_ns for pending in self._pending.values()), default=_NEVER_NS), self._not_before)
         return max(due - self.clock(), 0)
 

@@ -101,7 +101,7 @@ class RandomRates:
         return True
 
     def forget(self, fd: int) -> None:
-        """Stop to vary the rate of a perf event that was closed."""
+        """Stop varying the rate of a perf event, because it was closed."""
         self._hz.pop(fd, None)
         self._fresh.discard(fd)
         self._samples.pop(fd, None)

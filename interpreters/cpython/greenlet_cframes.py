@@ -4,7 +4,7 @@ The CFrames of a greenlet lead to the thread's outermost CFrame, the root. A CFr
 evaluator call.
 
 The BPF program copies the frames of everything that may be a CFrame outside the thread's own ones. This module decides
-which of them wait, with the search that stops use, over the copy of the stack.
+which of them wait. It searches the copy of the stack as it does for a thread that ptrace has stopped.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """The command line: one file for each subcommand.
 
+accelerated_start       What makes a command start early: priority, garbage collector, a reduced numpy
 arguments               Arguments that several commands share: types of values, and groups of options
 comparison_table        A comparison as a table for the terminal
 completion              `pyprof completion SHELL`: a completion script for the shell
@@ -19,8 +20,7 @@ record_run              One invocation of `pyprof record`: signals, the command 
 recording_options       Options of recordings: sampling, unwinding, and time (--delay, --every, --last, --trigger)
 report                  `pyprof report`: what a recording holds, in any format, or as a table in the terminal
 signal_thread           A thread that handles signals such as Ctrl-C
-source_line_tables      Source lines in the terminal: the most expensive ones, or a function's, with its instructions
-startup_speed           What makes a command start early: priority, garbage collector, a reduced numpy
+source_line_shares      Source lines in the terminal: the most expensive ones, or a function's, with its instructions
 symbols                 `pyprof symbols`: write a Breakpad symbol file
 terminal_output         Output of lines for people, and lines of the log of an agent or a server
 terminal_summary        What a recording says in the terminal when it is done

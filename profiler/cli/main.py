@@ -84,7 +84,7 @@ def run(argv: Sequence[str]) -> int:
     arguments.environment = dict(os.environ)  # for the command that `record` starts
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # our signals would wake numpy's idle threads
     try:
-        from pyprof.cli.startup_speed import leave_out
+        from pyprof.cli.accelerated_start import leave_out
 
         leave_out()
         code: int = arguments.run(arguments)

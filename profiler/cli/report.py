@@ -287,7 +287,7 @@ def _lines(profile: Profile, ended: bool, arguments: argparse.Namespace) -> Iter
 
 
 def _source(profile: Profile, arguments: argparse.Namespace, width: int) -> Iterable[str]:
-    from pyprof.cli.source_line_tables import Annotation, annotated, dearest_lines
+    from pyprof.cli.source_line_shares import Annotation, annotated, dearest_lines
     from pyprof.symbolize.resymbolize import Places
     from pyprof.symbolize.source_files import SourceFiles
     from pyprof.tools.report_tasks import FunctionCode

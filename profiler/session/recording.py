@@ -464,7 +464,7 @@ class Recording:
     def between(self, job: Callable[[], None]) -> None:
         """Run a function between two batches of the recording, when no thread of the target is stopped.
 
-        After the loop, execute it here.
+        If the recording's loop has ended, the calling thread runs the function.
         """
 
         def do() -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 import pyprof
 from pyprof.collectors.bpf.wall_clock_samples import BpfWaitSamples
-from pyprof.collectors.combined.combined_collector import CombinedCollector
+from pyprof.collectors.combined.source_switching_collector import CombinedCollector
 from pyprof.collectors.perf.kernel_collector import KernelCollector
 from pyprof.collectors.registry import open_collector
 from pyprof.collectors.targets.process_selection import select_processes

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyprof.cli import startup_speed
+from pyprof.cli import accelerated_start
 
 BEGIN = """
 import io, json, sys
-from pyprof.cli.startup_speed import _Part, leave_out
+from pyprof.cli.accelerated_start import _Part, leave_out
 leave_out()
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +65,7 @@ def test_all_parts_are_loaded_once_one_is_used() -> None:
 
 def test_numpy_that_is_loaded_stays_as_it_is() -> None:
     before = list(sys.meta_path)
-    startup_speed.leave_out()
+    accelerated_start.leave_out()
     assert sys.meta_path == before
 
 
@@ -74,6 +74,6 @@ def test_every_part_has_its_file() -> None:
     folder = Path(np.__file__).parent
     here = [
         (folder / f"{name.replace('.', '/')}.py").exists() or (folder / name.replace(".", "/")).is_dir()
-        for name in startup_speed.LATER
+        for name in accelerated_start.LATER
     ]
     assert sum(here) > len(here) // 2

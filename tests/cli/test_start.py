@@ -194,7 +194,9 @@ def test_signal_while_targets_are_opened_ends_the_recording_with_one_sentence(
     """Send the signal during an import that never returns."""
     out = tmp_path / "x-%i.collapsed"
     module = (
-        "pyprof.collectors.combined.combined_collector" if collector == "auto" else "pyprof.collectors.ptrace.collector"
+        "pyprof.collectors.combined.source_switching_collector"
+        if collector == "auto"
+        else "pyprof.collectors.ptrace.collector"
     )
     environment = signalled(tmp_path, module, number, "signal.pause()")
     with python(SLEEPY) as target:

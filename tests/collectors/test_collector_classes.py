@@ -53,7 +53,7 @@ def test_no_source_of_samples_inherits_another() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["combined.combined_collector", "combined.open_sources", "perf.kernel_collector", "bpf"]
+    "module", ["combined.source_switching_collector", "combined.open_sources", "perf.kernel_collector", "bpf"]
 )
 def test_classes_of_router_and_kernel_samples_have_at_most_twenty_methods(module: str) -> None:
     found = {name: node.body for name, node in classes() if f".collectors.{module}." in name}

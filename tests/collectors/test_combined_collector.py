@@ -17,9 +17,9 @@ from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import CollectorRefused, CollectorStats, Feedback, Pauses
 from pyprof.collectors.batch_builder import build_stackless_batch
 from pyprof.collectors.combined import planner as planning
-from pyprof.collectors.combined.combined_collector import CombinedCollector
 from pyprof.collectors.combined.open_sources import MainSource, sum_stats
 from pyprof.collectors.combined.planner import Planner
+from pyprof.collectors.combined.source_switching_collector import CombinedCollector
 from pyprof.collectors.cpu_time_accounting import Account
 from pyprof.collectors.perf.event_attributes import MOST_STACK
 from pyprof.collectors.perf.kernel_collector import NEVER_STOPPED

@@ -10,9 +10,9 @@ import pytest
 
 from pyprof.cli.main import build_parser
 from pyprof.collectors.base import Collector, CollectorRefused
-from pyprof.collectors.combined import combined_collector, planner
-from pyprof.collectors.combined.combined_collector import CombinedCollector
+from pyprof.collectors.combined import planner, source_switching_collector
 from pyprof.collectors.combined.planner import check_stops, collect_facts, describe_facts, describe_plans
+from pyprof.collectors.combined.source_switching_collector import CombinedCollector
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.perf.cpu_wide_events import Scope
 from pyprof.collectors.perf.event_attributes import Event, PerfNotAllowed
@@ -43,7 +43,7 @@ def opened(name: str = AUTO, options: CollectOptions = OPTIONS) -> Collector:
 
 
 def set_facts(monkeypatch: pytest.MonkeyPatch, facts: PlanFacts) -> None:
-    monkeypatch.setattr(combined_collector, "collect_facts", lambda *_: facts)
+    monkeypatch.setattr(source_switching_collector, "collect_facts", lambda *_: facts)
 
 
 def refuse_events(monkeypatch: pytest.MonkeyPatch, error: PyprofError) -> None:
@@ -52,7 +52,7 @@ def refuse_events(monkeypatch: pytest.MonkeyPatch, error: PyprofError) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(combined_collector._Openings, "_perf", refuse)
+    monkeypatch.setattr(source_switching_collector._Openings, "_perf", refuse)
 
 
 def test_auto_is_the_default_and_each_collector_has_a_phrase_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,7 +200,7 @@ def test_of_several_processes_some_may_end_before_they_are_opened(
             raise NoSuchProcess(f"there is no process {request.selection.pids[0]}")
         return collector
 
-    monkeypatch.setattr(combined_collector, "open_planned", open_planned)
+    monkeypatch.setattr(source_switching_collector, "open_planned", open_planned)
     child = os.posix_spawn("/bin/true", ["true"], {})
     os.waitid(os.P_PID, child, os.WEXITED | (0 if reaped else os.WNOWAIT))
     selection = Selection((child, os.getppid()), (), lasting, False, lambda pid: False)

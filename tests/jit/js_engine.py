@@ -9,8 +9,8 @@ from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import X86_64
 from pyprof.runtime_code.v8.function_search_by_bytecode import find_by_bytecode, find_script_list, read_script_list
+from pyprof.runtime_code.v8.generated_code_reader import V8Engine
 from pyprof.runtime_code.v8.heap import NEEDED
-from pyprof.runtime_code.v8.javascript_frames import V8Engine
 from pyprof.runtime_code.v8.unwind_rules import V8FrameRules
 from tests.jit.memory import Memory
 

@@ -17,8 +17,8 @@ from pyprof.options import UnwindOptions
 from pyprof.problem_counters import Diagnostics
 from pyprof.runtime_code.base import CodeScan
 from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
+from pyprof.runtime_code.v8.generated_code_reader import UNREAD, find_calls
 from pyprof.runtime_code.v8.javascript_code_source import MIN_REST_NS, V8Code
-from pyprof.runtime_code.v8.javascript_frames import UNREAD, find_calls
 from tests.jit.js_engine import BASE, BASELINE, CODE, MadeHeap
 from tests.jit.memory import Memory
 from tests.unwind.made_stacks import MadeLane, batch_of

@@ -11,7 +11,7 @@ import pytest
 from pyprof.errors import FormatError
 from pyprof.model.arch import X86_64
 from pyprof.runtime_code.v8.function_search_by_bytecode import find_by_bytecode, find_script_list, read_script_list
-from pyprof.runtime_code.v8.javascript_frames import UNREAD
+from pyprof.runtime_code.v8.generated_code_reader import UNREAD
 from pyprof.runtime_code.v8.unwind_rules import Builtins, V8FrameRules
 from pyprof.unwind.rule_text import describe_rule
 from pyprof.unwind.rules import FunctionRows

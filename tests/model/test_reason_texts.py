@@ -15,7 +15,7 @@ import pytest
 
 from pyprof.cli.terminal_output import refuse
 from pyprof.collectors.bpf.ring_buffer_records import LossReason
-from pyprof.collectors.combined.combined_collector import _CHANGES
+from pyprof.collectors.combined.source_switching_collector import _CHANGES
 from pyprof.errors import FormatError, NoSuchProcess, PyprofError
 from pyprof.exporters.flamegraph import WORDS
 from pyprof.fleet.agent.control_socket import ControlRefused
@@ -171,7 +171,7 @@ _CHOSEN = {
 }
 """Rows that pipeline/unsampled_time.py selects through a separate table."""
 _OF_ROUTER = dict.fromkeys(_CHANGES.values(), frozenset({"seconds"}))
-"""Rows that collectors/combined/combined_collector.py selects by the rule that changed the source."""
+"""Rows that collectors/combined/source_switching_collector.py selects by the rule that changed the source."""
 _OF_PLAN: dict[str, frozenset[str]] = {
     **{reason.name: frozenset() for reason in PLAN},
     **{

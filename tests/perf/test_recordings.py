@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pyprof.collectors.combined.combined_collector import FROM_OUTSIDE
+from pyprof.collectors.combined.source_switching_collector import FROM_OUTSIDE
 from pyprof.collectors.perf.event_attributes import PerfNotAllowed, choose_event
 from pyprof.options import CollectOptions
 from tests.live.support.ladders import ladder, rungs

@@ -14,7 +14,7 @@ import pytest
 
 LOADED = """
 import json, sys
-from pyprof.cli.startup_speed import _Name, _Part, leave_out
+from pyprof.cli.accelerated_start import _Name, _Part, leave_out
 leave_out()
 import numpy
 from pyprof.session.worker import interpreter_symbols, sandbox, worker_loop
@@ -76,7 +76,7 @@ def modules_of(*dead: str) -> tuple[dict[str, str], set[str]]:
 
 def said_of(*dead: str) -> list[Any]:
     """Return pyprof's modules with their files, all modules, and the lazily loaded names of numpy
-    (cli/startup_speed.py).
+    (cli/accelerated_start.py).
 
     Args:
         dead: Any argument, for a worker that reads a core file or a minidump.

@@ -16,8 +16,8 @@ import pytest
 
 from pyprof.collectors.bpf.on_cpu_samples import BpfSamples
 from pyprof.collectors.bpf.wall_clock_samples import BpfWaitSamples
-from pyprof.collectors.combined.combined_collector import CombinedCollector
 from pyprof.collectors.combined.open_sources import OpenSources, PartialStops
+from pyprof.collectors.combined.source_switching_collector import CombinedCollector
 from pyprof.collectors.offcpu.wall_clock_collector import WallClockCollector
 from pyprof.collectors.perf.context_switch_source import PerfSwitchSource
 from pyprof.collectors.perf.kernel_collector import KernelCollector

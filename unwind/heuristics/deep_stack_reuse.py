@@ -112,7 +112,7 @@ class FramePath:
         self._add(frames.pc, frames.sp, known, frames.exact, frames.trust, np.full(len(known), -1, np.int64))
 
     def add_run(self, run: FrameRun, table: RuleTable) -> None:
-        """Append consecutive frames that fast rules found to the path."""
+        """Append consecutive frames that plain rules (CFA, return address, frame pointer) have unwound."""
         self._add(run.pc, run.sp, run.fp, np.zeros(len(run), np.bool_), table.trust[run.rule], run.rule)
         self.last, self.top = run.last, run.top
 

@@ -1,8 +1,9 @@
 """Processor time of processes that ended before a scan of /proc found them, from the kernel's reports of ended
 processes.
 
-Rules decide about such a process by its name, its user and its parent. If it was in the control group of its parent,
-they have the control group and the environment of the parent. What else they ask (exe, cmdline) is gone.
+The agent's rules decide to which service such a process belongs, by its name, its user and its parent. If it was in the
+control group of its parent, they have the control group and the environment of the parent. What else they ask (exe,
+cmdline) is gone.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class FactGone(Exception):
 
 
 class EndedFacts:
-    """A function from the name of a fact to its value for an ended process, as rules ask for it (see Facts)."""
+    """A function from the name of a property, such as "user", to its value for an ended process. The agent's rules call
+    it.
+    """
 
     def __init__(self, end: ProcessEnd) -> None:
         self._end = end

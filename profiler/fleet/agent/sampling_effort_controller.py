@@ -262,7 +262,7 @@ class Governor:
         self._was_fixed = False
 
     def _may_reduce(self, cpu: float) -> bool:
-        """Return True if the cost of a part of a minute is enough evidence to reduce the effort again.
+        """Return True if the agent's cost in a part of a minute is enough evidence to take fewer samples.
 
         Only whole minutes decide that no reduction helps, and state the needed budget: a part may contain the end of a
         window or the reading of files, which cost as much at each effort.

@@ -103,7 +103,7 @@ class _SegmentHeaders:
             self.done = [summed(self.done)]
 
     def recorded(self) -> list[Span]:
-        """Return the times that are in any window, in order and without overlap."""
+        """Return the intervals (start, end) that the segments of the query cover, in order and without overlap."""
         found: list[Span] = []
         for start, end in sorted(self.windows):
             begin = max(start, found[-1][1] if found else start)

@@ -27,14 +27,14 @@ from pyprof.model.unwind_result import Trust, Walk
 from pyprof.problem_counters import Diagnostics
 from pyprof.runtime_code.base import I64, CodeScan, NoImage, Ranges, Rows, RuleAt, report_problem
 from pyprof.runtime_code.v8.function_search_by_bytecode import find_by_bytecode, find_script_list, read_script_list
+from pyprof.runtime_code.v8.generated_code_reader import StackCall, find_calls
 from pyprof.runtime_code.v8.heap import MARK
-from pyprof.runtime_code.v8.javascript_frames import StackCall, find_calls
 from pyprof.runtime_code.v8.unwind_rules import Builtins, V8FrameRules
 from pyprof.unwind.sample_memory import LaneMemory
 
 if TYPE_CHECKING:
     from pyprof.runtime_code.v8.functions import JsFunction, JsPositionTable
-    from pyprof.runtime_code.v8.javascript_frames import JsCode, V8Engine
+    from pyprof.runtime_code.v8.generated_code_reader import JsCode, V8Engine
 
 ARCHES = ("x86_64",)
 REST = 50
@@ -150,7 +150,7 @@ class V8Code(NoImage):
         return self._examine(scan)
 
     def _open(self, scan: CodeScan, symbols: Mapping[bytes, int]) -> bool:
-        from pyprof.runtime_code.v8.javascript_frames import V8Engine
+        from pyprof.runtime_code.v8.generated_code_reader import V8Engine
 
         try:
             self._engine = V8Engine(scan.space, symbols)
@@ -217,7 +217,7 @@ class V8Code(NoImage):
             self._misses.add(pc)
 
     def _load_code(self, pc: int) -> Span[JsCode] | None:
-        from pyprof.runtime_code.v8.javascript_frames import BUILTIN, JsCode
+        from pyprof.runtime_code.v8.generated_code_reader import BUILTIN, JsCode
 
         builtin = self._builtins.find(pc)
         code = self._read_code(pc) if builtin is None else JsCode(0, builtin[1], builtin[2], BUILTIN, builtin[0])
@@ -352,7 +352,7 @@ class V8Code(NoImage):
     def _bind_wasm(self, instance: int, pc: int) -> Span[JsCode] | None:
         """Return the description of a frame of WebAssembly code, whose instance may have been moved since."""
         from pyprof.runtime_code.v8.functions import find_wasm_function, read_wasm_functions
-        from pyprof.runtime_code.v8.javascript_frames import JsCode
+        from pyprof.runtime_code.v8.generated_code_reader import JsCode
 
         key = instance, pc, -3
         span = self._frames.get(key)
@@ -431,7 +431,7 @@ class V8Code(NoImage):
     def _remember(
         self, key: tuple[int, int, int], function: JsFunction, line: int, start: int, end: int
     ) -> Span[JsCode]:
-        from pyprof.runtime_code.v8.javascript_frames import JsCode
+        from pyprof.runtime_code.v8.generated_code_reader import JsCode
 
         number = function, line, start
         span = self._numbers.get(number)
@@ -498,7 +498,7 @@ class V8Code(NoImage):
 
         Until the next check the function is not looked for again, because that would cost much for each frame.
         """
-        from pyprof.runtime_code.v8.javascript_frames import UNREAD, JsCode
+        from pyprof.runtime_code.v8.generated_code_reader import UNREAD, JsCode
 
         if len(self._waiting) >= MAX_WAITING:
             return None

@@ -65,7 +65,7 @@ class BackgroundSymbolizer:
 
     def looked_up(self, numbers: range) -> Sequence[int]:
         """Return those of the given frame numbers whose names were resolved in the background. All numbers must be
-        below `done`.
+        below the property `done`, the number of frames that were examined.
         """
         window = self._window
         return numbers if self._asked or window is None else [number for number in numbers if number in window.wanted]

@@ -207,11 +207,11 @@ class EvaluatorResume:
 def _without_root(batch: SampleBatch, walk: Walk, changed: Mapping[int, _Frames]) -> dict[int, _Frames]:
     """Find stacks that seem to end at a root although a suspended evaluator call lies outside of it.
 
-    Unused stack words there are zero and look like a root. These stacks must be copied up to the waiting evaluator
-    call.
+    Unused stack words next to that call are zero and look like a root. These stacks must be copied up to the waiting
+    evaluator call.
 
     Returns:
-        Corrected frames by sample index.
+        The frames without the false root, by sample index.
     """
     found = {}
     for lane, chain in batch.chains.items():

@@ -30,7 +30,7 @@ _LATE = (
     "pyprof.runtime_code.hotspot.thread_names",
     "pyprof.runtime_code.hotspot.java_frames",
     "pyprof.runtime_code.process_code",
-    "pyprof.runtime_code.v8.javascript_frames",
+    "pyprof.runtime_code.v8.generated_code_reader",
     "pyprof.runtime_code.v8.functions",
     "pyprof.symbolize.name_cache",
     "pyprof.symbolize.go_function_lookup",

@@ -1,10 +1,10 @@
-"""A collector that opens the source which the plan names, and changes the source when the plan changes.
+"""A collector that opens the source which the plan (sampling_source_plan.py) names, and changes the source when the
+plan changes.
 
-One source, the main one, samples the recording. Some threads and processes may be sampled by stops instead
-(open_sources.py). When the plan names another main source, the combined collector opens that one while the present one
-still
-samples. The present one then yields what it has up to that moment. open_planned() opens the collector of a recording:
-the combined collector with the source that the first plan names.
+A source is BPF, perf_events or ptrace. One, the main source, samples the recording. Some threads and processes may be
+sampled by ptrace, which stops them, instead (open_sources.py). When the plan names another main source, the collector
+opens that one while the present one still samples. The present one then yields what it has up to that moment.
+open_planned() opens the collector of a recording: the combined collector with the source that the first plan names.
 """
 
 from __future__ import annotations
