@@ -299,7 +299,7 @@ def test_sample_that_takes_too_long_has_its_innermost_frames(python: Python, tmp
     with saved(python, tmp_path, naps, "ladder.py") as (process, _):
         (tid,) = process.tids
         ((ran, whole),) = sampled(process, True).values()
-        for times in (2, 5, 20):
+        for times in (3, 5, 20):  # its frames take about half of the time, the copy of its stack the rest
             step = times * MOST_RUN_NS // ran.calls
             said = process.in_user_space(True)
             said.setting("step", step)
