@@ -169,7 +169,7 @@ def test_time_of_a_short_process_is_not_in_its_parent_too(kin: str | None, in_ch
 
 @pytest.mark.parametrize("parent", [5, 4, 6])
 def test_time_of_a_process_is_not_in_the_one_that_waits_for_it_later(parent: int) -> None:
-    """Its parent (5) has not waited for any process before. If the parent (4) is gone, the report names the present
+    """Let the parent (5) wait for a process for the first time. If the parent (4) is gone, the report names the present
     one, or process 1 waits.
     """
     reaper, own_ms, waited_ms = 5 if parent == 5 else 1, {5: 1000, 1: 1000, 77: 10}, 0

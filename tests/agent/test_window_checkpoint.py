@@ -14,6 +14,7 @@ import pytest
 
 from pyprof.fleet.agent.process_rules import RuleVerdict
 from pyprof.fleet.agent.process_table import ProcessLabels
+from pyprof.fleet.agent.push_segment_to_pprof import parts
 from pyprof.fleet.agent.scale_to_cpu_time import ProcessTime
 from pyprof.fleet.agent.windows import WindowPart, labelled, packed, restored, segments
 from pyprof.fleet.server.ingest.segment_to_rows import rows_of
@@ -124,6 +125,7 @@ def test_segment_without_samples_has_the_labels_of_its_service_and_the_value_zer
     (data,) = (each.data for each in found if each.name.service == "idle")
     rows = rows_of("default", found[0].name, data, StoredStackCache())
     assert (rows.host, rows.values.tolist()) == ("a", [0])
+    assert list(parts(data, "idle")) == []
 
 
 def test_not_sampled_time_in_a_note_is_that_of_the_service() -> None:

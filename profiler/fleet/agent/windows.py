@@ -271,7 +271,7 @@ def segments(
             found.setdefault(service, [])
     return [
         _segment(
-            profile if indices else _zero(profile, labels.get(service, ())),
+            profile if indices else _make_zero_profile(profile, labels.get(service, ())),
             service,
             indices or [0],
             processes.get(service, frozenset()),
@@ -282,7 +282,7 @@ def segments(
     ]
 
 
-def _zero(profile: Profile, labels: Labels) -> Profile:
+def _make_zero_profile(profile: Profile, labels: Labels) -> Profile:
     """Return a profile of the same time with a single value of zero, which has the labels of a process."""
     one = np.zeros(1, np.int32)
     return replace(

@@ -72,7 +72,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAmount:
-    """What a service used.
+    """The amount that a service used, with the hosts and windows that it comes from.
 
     Attributes:
         amount: Sum of the values of its samples.
