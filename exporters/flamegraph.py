@@ -256,8 +256,11 @@ def render_iframe(writer: Callable[[BinaryIO], None], otherwise: str) -> str:
     if len(page) > MAX_BYTES:
         size = f"{len(page) / 1e6:.0f} MB is much for a notebook: save() writes it to a file"
         return f"<pre>{html.escape(otherwise)}</pre><p>The page of {size}.</p>"
+    # Only ASCII: the page's policy has the SHA-256 of its scripts in UTF-8, and the document that
+    # contains the <iframe> may be read in another encoding.
+    attribute = html.escape(page.decode("utf-8"), quote=True).encode("ascii", "xmlcharrefreplace").decode()
     # No allow-same-origin: the page contains names from the target and must not read the notebook.
     return (
         f'<iframe sandbox="allow-scripts allow-downloads" width="100%" height="{_HEIGHT}" '
-        f'style="border: 0" srcdoc="{html.escape(page.decode("utf-8"), quote=True)}"></iframe>'
+        f'style="border: 0" srcdoc="{attribute}"></iframe>'
     )

@@ -107,7 +107,9 @@ def test_notebook_shows_the_page_in_a_frame_that_cannot_reach_it(
 ) -> None:
     shown = golden()._repr_html_() + compared._repr_html_()
     (tmp_path / "notebook.html").write_text(
-        "<!DOCTYPE html><html data-ready='yes'><title>a notebook</title><script>window.heard = []; "
+        # An encoding that is not the page's own: the page must not depend on it.
+        "<!DOCTYPE html><html data-ready='yes'><meta charset='windows-1252'><title>a notebook</title>"
+        "<script>window.heard = []; "
         "addEventListener('message', event => heard.push(event.data))</script>" + shown
     )
     assert 'sandbox="allow-scripts allow-downloads"' in shown
