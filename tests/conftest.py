@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Generator
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 RERUNS_OF_LIVE_TESTS = 2
+MAX_RERUN_LINE = 300
+"""Largest number of characters of a line that describes a rerun."""
 KINDS = {
     "unit": "needs nothing but Python: no compiler, no other tool, no rights, no target (the default)",
     "live": "looks at running programs, whose threads run when the machine lets them",
@@ -140,11 +143,17 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
         pytest.fail(f"{item.nodeid} left {len(blocked)} signals blocked", pytrace=False)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List each rerun with the preceding failure, because a live test that often needs one is unreliable."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+    """List each rerun in one line with the preceding failure, because a live test that often needs one is unreliable.
+
+    The list is the last section, below the long messages of failures, so that the end of a log names all reruns.
+    """
+    yield
     reruns = terminalreporter.stats.get("rerun", [])
     if reruns:
         terminalreporter.section(f"{len(reruns)} reruns")
     for report in reruns:
         crash = getattr(report.longrepr, "reprcrash", None)
-        terminalreporter.write_line(f"{report.nodeid}: {crash.message.splitlines()[0] if crash else report.longrepr}")
+        message = f"{crash.message if crash else report.longrepr}\n"
+        terminalreporter.write_line(f"rerun {report.nodeid}: {message.splitlines()[0]}"[:MAX_RERUN_LINE])

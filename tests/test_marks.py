@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -106,3 +107,22 @@ def test_same_build_is_made_once_and_another_source_header_or_flag_is_another_bu
     assert result("-DMORE=1")[0] == 2
     header.write_text("#define NUMBER 5")
     assert result("-DMORE=0")[0] == 5
+
+
+def test_reruns_stand_below_all_messages_of_failures(tmp_path: Path) -> None:
+    (tmp_path / "test_made.py").write_text(
+        "import pytest\npytestmark = pytest.mark.live\nruns = []\n"
+        "def test_second_time():\n    runs.append(1)\n    assert len(runs) == 2, 'first try'\n"
+        "def test_never():\n    assert False, 'no try'\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.conftest", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    lines = done.stdout.splitlines()
+    *found, outcome = lines[max(n for n, line in enumerate(lines) if line.startswith("FAILED ")) + 1 :]
+    assert "3 reruns" in found[0]
+    assert sorted(line.rpartition("::")[2] for line in found[1:]) == [
+        "test_never: AssertionError: no try",
+        "test_never: AssertionError: no try",
+        "test_second_time: AssertionError: first try",
+    ], done.stdout
+    assert "1 failed, 1 passed, 3 rerun" in outcome
