@@ -1,10 +1,10 @@
-"""The walk of a batch: by the native walker, which asks for what its plain rules do not cover, or by the reference.
+"""Unwinding of a batch of samples by the native walker (C), with the reference unwinder (Python) for all other frames.
 
-The native walker follows sp, fp and pc by plain rules (rule_cache). It stops at a frame that needs more: a SLOW
-rule, an unknown register, a rule that a call must prove, a frame without a table. Then the reference unwinder
-(reference_unwinder.py) finds that frame's caller with the registers that are known, and the native walker continues
-from there. If a register is needed that was not followed, the reference unwinder walks the sample again from its first
-frame.
+The native walker follows sp, fp and pc by plain rules (rule_cache). It stops at a frame that needs more: a rule with
+other registers or expressions (SLOW), an unknown register, a frame without a table. It also stops where the call
+instruction must prove the return address. Then the reference unwinder (reference_unwinder.py) finds that frame's caller
+with the registers that are known, and the native walker continues from there. If the frame needs a register other than
+sp, fp and pc, the reference unwinder walks the sample again from its innermost frame.
 
 The reference unwinder alone walks samples with more memory than their stack copy. Without a native walker it walks all.
 """
@@ -41,7 +41,7 @@ from pyprof.unwind.rule_lookup import SpaceIndex
 from pyprof.unwind.sample_memory import LaneMemory
 
 LONG = 2 << 20
-"""Size in bytes from which on a stack copy is walked by DeepStacks."""
+"""Minimum size in bytes of a stack copy that is unwound as a deep stack: with frames from the thread's earlier walk."""
 
 _BLOCKED = int(SampleKind.BLOCKED)
 
@@ -66,9 +66,9 @@ class WalkedSpace:
     """The rules and tables by which samples of one address space are unwound.
 
     Attributes:
-        index: Its unwind rules.
+        index: The unwind rules of the space.
         walker: The reference unwinder.
-        tables: Its tables for the native walker; None without one.
+        tables: The hash tables of the native walker for the space; None if there is no native walker.
     """
 
     index: SpaceIndex
@@ -97,13 +97,13 @@ class BatchWalk:
             native.start_batch(batch, self._found)
 
     def walk_scalar(self, lanes: I64, walker: ReferenceUnwinder) -> None:
-        """Unwind the stacks of samples one by one, from their first frame."""
+        """Unwind the stacks of samples one by one with the reference unwinder, each from its innermost frame."""
         for lane in lanes.tolist():
             self._settle(lane, walker.walk(read_first_registers(self._batch, lane), LaneMemory(self._batch, lane)))
 
     def walk_beyond_copy(self, lane: I64, walker: ReferenceUnwinder, stacks: DeepStacks) -> I64:
-        """Unwind those samples whose stack is longer than its copy, or whose copy is long. Return the indices of the
-        other samples.
+        """Unwind the samples whose stack is longer than its copy, or whose copy has LONG bytes or more. Return the
+        indices of the other samples, which are still to be unwound.
         """
         slab = self._batch.stack
         if self._batch.arch.byteorder != sys.byteorder:
@@ -122,9 +122,10 @@ class BatchWalk:
         """Unwind the stacks of the samples of one address space.
 
         Args:
-            lane: Indexes of the samples in the batch.
+            lane: Indexes of these samples in the batch.
             space: The address space.
-            settled: The rules do not change during the batch, so that the samples may wait for walk_deferred().
+            settled: The rules of the space do not change during the batch, so that walk_deferred() may unwind the
+                samples later.
         """
         if space.tables is None:
             self.walk_scalar(lane, space.walker)
@@ -139,7 +140,9 @@ class BatchWalk:
             self.walk_deferred()
 
     def walk_deferred(self) -> None:
-        """Unwind the samples that walk_space() has deferred."""
+        """Unwind the samples that walk_space() has put off, those of all address spaces in one run of the native
+        walker.
+        """
         later, self._later = self._later, []
         if not later or self._native is None:
             return
@@ -158,13 +161,13 @@ class BatchWalk:
         self._answer(self._native, order, number, spaces)
 
     def _answer(self, native: NativeWalker, order: I64, number: I64, spaces: Sequence[WalkedSpace]) -> None:
-        """Run the native walker on deferred samples. Each time it stops because it lacks a rule or a caller, supply
-        that and continue it.
+        """Run the native walker on samples. Each time it stops because it lacks a rule or a caller, supply that and
+        continue the walker.
 
         Args:
             native: The native walker.
             order: Indexes of the samples in the batch.
-            number: Index into `spaces` of each.
+            number: For each sample, the index of its address space in `spaces`.
             spaces: The address spaces.
         """
         row = native.row
@@ -179,8 +182,8 @@ class BatchWalk:
                 self._walk_alone(native, lane, space)
 
     def _walk_alone(self, native: NativeWalker, lane: int, space: WalkedSpace) -> None:
-        """Unwind the sample at which the native walker has stopped, from its first frame, by the reference unwinder
-        alone.
+        """Unwind the sample at which the native walker has stopped with the reference unwinder alone, from its
+        innermost frame.
         """
         row = native.row
         walk = space.walker.walk(read_first_registers(self._batch, lane), LaneMemory(self._batch, lane))
@@ -189,8 +192,8 @@ class BatchWalk:
         row.end, row.missing, row.top = walk.end, walk.missing, walk.top
 
     def _answer_caller(self, native: NativeWalker, lane: int, space: WalkedSpace) -> None:
-        """Find the caller of the frame at which the native walker has stopped, by the reference unwinder and the
-        registers that are known.
+        """Find the caller of the frame at which the native walker has stopped with the reference unwinder, and store it
+        in the native walker's structure.
         """
         row, walker, arch = native.row, space.walker, self._batch.arch
         frames = row.used - row.first
@@ -223,9 +226,18 @@ class BatchWalk:
     def _cacheable_flags(
         self, space: WalkedSpace, known: KnownRule | None, pc: int, exact: bool, outcome: Caller, caller: int
     ) -> int:
-        """Return flags for the native walker's cache (IS_CODE, IS_RETURN, IS_CALL), or 0.
+        """Return what the native walker may cache about a frame and its caller: a combination of IS_CODE, IS_RETURN and
+        IS_CALL, or 0.
 
-        They say whether the native walker may later find the same caller without the reference unwinder.
+        With these flags it finds the same caller again without the reference unwinder.
+
+        Args:
+            space: The address space.
+            known: Unwind rule of the frame, None if no table covers the frame.
+            pc: Lookup pc of the frame.
+            exact: The pc is not a return address.
+            outcome: The caller that the reference unwinder has found.
+            caller: The pc of that caller.
         """
         if known is None:
             if exact or outcome.trust != Trust.FP:
@@ -236,8 +248,8 @@ class BatchWalk:
         return IS_CALL if known.trust == outcome.trust == Trust.CODE else 0
 
     def _renew_budget(self, walker: ReferenceUnwinder, position: int, frames: int) -> None:
-        """Permit more DWARF operations for the current sample, in proportion to the frames that the native walker has
-        found in it.
+        """Permit more operations of DWARF expressions for the current sample: a number for each frame that the native
+        walker has found in it.
         """
         before, counted = self._budgeted
         if before != position:
@@ -247,8 +259,8 @@ class BatchWalk:
         self._budgeted = position, frames
 
     def _registers(self, native: NativeWalker) -> Registers:
-        """Return those registers of the frame at which the native walker has stopped that are known. The frame is not
-        the innermost one.
+        """Return the known registers of the frame at which the native walker has stopped, for a frame that is not the
+        innermost one.
         """
         row, arch = native.row, self._batch.arch
         values: list[int | None] = [None] * len(arch.registers)

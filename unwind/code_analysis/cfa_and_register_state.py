@@ -12,16 +12,18 @@ from typing import NamedTuple
 from pyprof.unwind.code_analysis.x86_instruction_decoder import CALLEE_SAVED, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP
 
 CFA = -1
-"""Origin of places whose distance from the CFA is known. Other origins are addresses of instructions."""
+"""Origin of a FramePlace that is an offset from the CFA. The other origins are addresses of instructions that gave rsp
+a value at an unknown distance from the CFA.
+"""
 
 MAX_OFFSET = 1 << 30
-"""Maximum distance of a place from its origin, in bytes. Code that goes beyond is refused."""
+"""Maximum distance of a FramePlace from its origin, in bytes. The analysis refuses code with larger distances."""
 
 RED_ZONE = 128
-"""Number of bytes below rsp that only a call or a signal overwrites; the kernel spares them, too."""
+"""Size in bytes of the red zone: the memory directly below rsp that signal handlers leave intact."""
 
 CALLER_SAVED = 0x0FC7
-"""Mask of the registers that a call may overwrite: rax rcx rdx rsi rdi r8 to r11."""
+"""Bit mask of the registers that a call may overwrite: rax rcx rdx rsi rdi r8 to r11."""
 
 _SLOT = {register: at for at, register in enumerate(CALLEE_SAVED)}
 _FP = _SLOT[RBP]
@@ -31,7 +33,8 @@ class Contradiction(Exception):
     """The error of a code analysis whose assumptions do not fit the code, for example two stack depths at one place.
 
     Attributes:
-        call: Address of the call that then does not return, None if there is no such call.
+        call: Address of a call on the path that probably does not return, which would explain the contradiction. None
+            if there is no such call.
     """
 
     def __init__(self, call: int | None = None) -> None:
@@ -47,14 +50,14 @@ class FramePlace(NamedTuple):
 
 
 class KeptAddress(NamedTuple):
-    """A word of the frame in which the code has stored an address relative to the CFA, mostly the stack pointer at the
-    entry.
+    """A word of the frame in which the code has stored an address at a known distance from the CFA, mostly rsp at the
+    function's entry. The word is at place + (index_register << scale).
 
     Attributes:
-        place: Place of the word, without the index.
+        place: Place of the word, without the index register.
         index_register: Register that is added to the place, -1 if there is none.
-        scale: Binary logarithm of its factor.
-        offset: The word minus the CFA.
+        scale: Binary logarithm of the factor of the index register.
+        offset: Stored address minus the CFA, in bytes.
     """
 
     place: FramePlace
@@ -64,19 +67,22 @@ class KeptAddress(NamedTuple):
 
 
 KEPT, LOST = FramePlace(-2, 0), FramePlace(-2, 1)
-"""Place of a callee-saved register whose value is still in the register, or is unknown."""
+"""Values in FrameState.saved for a callee-saved register that is not saved in the frame: its caller's value is still in
+the register (KEPT) or unknown (LOST).
+"""
 
 _UNKNOWN = (None,) * 16
 _ENTRY = (*_UNKNOWN[:RSP], FramePlace(CFA, -8), *_UNKNOWN[RSP + 1 :])
 
 
 class FrameState(NamedTuple):
-    """The state of a frame before an instruction.
+    """The state of a frame before an instruction, as the code analysis knows it: the targets of registers, and the
+    places of the caller's registers.
 
     Attributes:
-        values: Place to which each general register points, None if that is unknown.
-        saved: Place of each callee-saved register of the caller: KEPT, LOST or an address in the frame.
-        kept: A word of the frame that holds an address relative to the CFA, or None.
+        values: For each general register, the place in the frame to which it points, None if that is unknown.
+        saved: For each callee-saved register, where the caller's value is: KEPT, LOST or a place in the frame.
+        kept: A word of the frame from which the CFA can be computed, or None.
         outermost: The code has cleared rbp as the ABI demands of a thread's first function.
     """
 
@@ -87,22 +93,22 @@ class FrameState(NamedTuple):
 
     @property
     def sp(self) -> int | None:
-        """The distance of rsp from the CFA, None if it is unknown."""
+        """The offset of rsp from the CFA in bytes, None if it is unknown."""
         return self.distance(RSP)
 
     @property
     def base(self) -> int | None:
-        """The distance of rbp from the CFA, None if it is unknown."""
+        """The offset of rbp from the CFA in bytes, None if it is unknown."""
         return self.distance(RBP)
 
     def distance(self, register: int) -> int | None:
-        """Return the difference between a register and the CFA in bytes, or None if it is unknown."""
+        """Return the offset of a register from the CFA in bytes, or None if it is unknown."""
         value = self.values[register]
         return value.offset if value is not None and value.origin == CFA else None
 
     def pointer_to(self, origin: int) -> int | None:
-        """Return the register that points to a fixed offset from an origin of addresses: rbp or rsp, or None if neither
-        does.
+        """Return rbp or rsp if that register is at a known offset from an origin (the CFA or an instruction's address),
+        or None if neither is.
         """
         for register in (RBP, RSP):
             value = self.values[register]
@@ -134,7 +140,9 @@ def with_value(state: FrameState, register: int, value: FramePlace | None) -> Fr
 
 
 def without_values(state: FrameState, mask: int) -> FrameState:
-    """Return the frame state after an instruction has given unknown values to the registers of a mask, without rsp."""
+    """Return the frame state after an instruction has given unknown values to the registers of a bit mask, which does
+    not contain rsp.
+    """
     for register in range(16):
         if mask >> register & 1:
             state = with_value(state, register, None)
@@ -165,8 +173,8 @@ def after_call(state: FrameState) -> FrameState:
 
 
 def _is_below(place: FramePlace, sp: FramePlace, room: int = 0) -> bool:
-    """Return True if an address in the frame is more than `room` bytes below rsp, or may be so. Addresses with another
-    origin than the CFA are below it.
+    """Return True if a place in the frame is, or may be, more than `room` bytes below rsp. Places with another origin
+    than the CFA are below all places relative to the CFA.
     """
     if place.origin == -2:
         return False
@@ -174,13 +182,13 @@ def _is_below(place: FramePlace, sp: FramePlace, room: int = 0) -> bool:
 
 
 def push(state: FrameState, register: int, value: FramePlace | None, call: int | None) -> FrameState:
-    """Return the frame state after a push.
+    """Return the frame state after a push instruction.
 
     Args:
         state: The state before.
-        register: The pushed register, -1 for something else.
-        value: The place to which the pushed value points, None if unknown.
-        call: The call before it as in InstructionState.
+        register: The pushed register, -1 if a constant or a word of memory is pushed.
+        value: The place in the frame to which the pushed value points, None if unknown.
+        call: Address of the call on the path to the push that is most likely not to return, None if there is none.
     """
     sp = state.values[RSP]
     if sp is None or state.outermost:
@@ -196,11 +204,11 @@ def store(
 
     Args:
         state: The state before.
-        register: The stored register, -1 for something else.
-        place: Where it is stored, without the index.
+        register: The stored register, -1 if another value is stored.
+        place: Place of the stored word, without the index register.
         index: Register that is added to the place, -1 if there is none.
-        scale: Binary logarithm of the factor of the index.
-        value: The place to which the stored value points, None if unknown.
+        scale: Binary logarithm of the factor of the index register.
+        value: The place in the frame to which the stored value points, None if unknown.
     """
     sp = state.values[RSP]
     if sp is not None and _is_below(place, sp, RED_ZONE if register < 0 or value is not None else 0):
@@ -219,7 +227,7 @@ def store(
 
 
 def loaded_value(state: FrameState, place: FramePlace | None, index: int, scale: int) -> FramePlace | None:
-    """Return the frame address that the word at a place of the frame contains, or None if it is unknown."""
+    """Return the place in the frame to which a word of the frame points, or None if that is unknown."""
     kept = state.kept
     if kept is None or (kept.place, kept.index_register, kept.scale) != (place, index, scale):
         return None
@@ -255,7 +263,9 @@ def pop(state: FrameState, register: int, at: int, call: int | None) -> FrameSta
 
 
 def merge(one: FrameState, two: FrameState) -> FrameState | None:
-    """Return what two frame states have in common, or None if they contradict each other."""
+    """Return the frame state with the facts that hold in both of two states, or None if the states contradict each
+    other.
+    """
     values = tuple(a if a == b else None for a, b in zip(one.values, two.values, strict=True))
     saved = tuple(a if a == b else LOST for a, b in zip(one.saved, two.saved, strict=True))
     found = FrameState(values, saved, one.kept if one.kept == two.kept else None, one.outermost)
@@ -272,23 +282,25 @@ or at an offset from rbp or rsp.
 """
 
 _BASES = (RSP, RBP, RBX, *range(12, 16), RAX, RCX, RDX, RSI, RDI, *range(8, 12))
-"""Registers from which the CFA is computed, the best first."""
+"""Registers from which an unwind rule may compute the CFA, the preferred ones first."""
 
 
 class FrameRow(NamedTuple):
     """The unwind rule that follows from a frame state, in x86-64 registers.
 
+    The CFA is register + offset. If register is -1, it is [pointer + place + (index_register << scale)] + distance.
+
     Attributes:
-        outermost: 1 if the frame has no caller.
-        register: Base of the CFA, or -1 if the CFA is [pointer + place + (index_register << scale)]
-            + distance.
-        offset: Offset of the CFA from the register.
-        pointer: As above; -1 if the register is the base. index_register may be -1, too.
-        place: As above.
-        index_register: As above.
-        scale: As above.
-        distance: As above.
-        saved: For each callee-saved register AT_CFA or the like, the register of AT_POINTER or -1, and the offset.
+        outermost: 1 if the frame has no caller, else 0.
+        register: Register from which the CFA is computed, or -1 if a word of the frame gives the CFA.
+        offset: Offset of the CFA from `register`, in bytes.
+        pointer: Register from which the word is found, -1 if `register` is used.
+        place: Offset of the word from `pointer`, in bytes.
+        index_register: Register that is scaled and added to the address of the word, -1 if there is none.
+        scale: Binary logarithm of the factor of the index register.
+        distance: Offset of the CFA from the value of the word, in bytes.
+        saved: Three numbers for each callee-saved register: the kind of its rule (such as AT_CFA), the base register of
+            AT_POINTER or -1, and the offset.
     """
 
     outermost: int

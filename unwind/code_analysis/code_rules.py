@@ -5,10 +5,10 @@ of the file share them.
 
 native/flow analyses the functions, or Python code does where there is no native code.
 
-A call may not return. Behind it then begins the code of another path, such as a landing pad, or another function. The
-analysis of a function assumes that each call returns, so that the code behind it has the depth of the call. What this
-code leads to proves that: a return at the right depth, or code of the same depth that is reached without the call.
-Otherwise the called function must be known to return.
+A call may not return. The code after such a call belongs to another path, such as a landing pad, or to another
+function. The analysis of a function assumes that each call returns, so that the code after it has the stack depth of
+the call. The later code proves this assumption: a return at the right depth, or code of the same depth that is reached
+without the call. Otherwise the called function must be known to return.
 """
 
 from __future__ import annotations
@@ -47,23 +47,26 @@ rule.
 """
 
 _Graph = Mapping[int, Iterable[int]]
-"""Addresses of instructions, by the address of the one that leads to them or that they lead to."""
+"""Control flow between instructions: for each instruction's address, the addresses of its successors (or of its
+predecessors).
+"""
 
 
 class PythonFlow:
-    """The analysis of the functions in one segment of code in Python. NativeFlow has the same methods and results."""
+    """The analysis of functions in one code segment, implemented in Python. NativeFlow, implemented in C, has the same
+    methods and results.
+    """
 
     def __init__(self, code: Code) -> None:
         self._code = code
         self._states = FunctionStates(0)
 
     def analyse(self, start: int, depth: int) -> Outline | None:
-        """Analyse the machine code of the function at an address, and return its outline, or None if the code
-        contradicts itself.
+        """Analyse the machine code of a function, and return its outline, or None if the code contradicts itself.
 
         Args:
-            start: The address.
-            depth: 0, or 1 for a function that another one calls whose analysis is not finished.
+            start: First address of the function.
+            depth: 0, or 1 if the function is analysed only because a function under analysis calls it.
         """
         states = analyse(self._code, start)
         if states is None:
@@ -86,10 +89,11 @@ class PythonFlow:
 def keep_proved(states: FunctionStates, returns: Callable[[int], bool]) -> None:
     """Remove from a function's states the instructions whose stack depth is not proved.
 
-    Code that takes rsp from rbp proves only rbp before it. The CFA is then computed without rsp.
+    An instruction that sets rsp from rbp proves the value of rbp before it, but not that of rsp. The CFA of the
+    instructions before it is then computed without rsp.
 
     Args:
-        states: The instructions.
+        states: The states of the function, which are changed in place.
         returns: Returns True for the address of a call if the called function is known to return.
     """
     known = states.known
@@ -124,7 +128,9 @@ def keep_proved(states: FunctionStates, returns: Callable[[int], bool]) -> None:
 
 
 def _inverse(graph: Mapping[int, Iterable[int]], without: Iterable[int]) -> dict[int, list[int]]:
-    """Return a control flow graph with all edges reversed, without the edges that begin at some instructions."""
+    """Return a control flow graph with all edges reversed, without the edges that start at the excluded
+    instructions.
+    """
     found: dict[int, list[int]] = {}
     for start, targets in graph.items():
         for target in targets if start not in without else ():
@@ -144,19 +150,23 @@ def _reach(starts: Iterable[int], graph: _Graph) -> set[int]:
 
 
 MAX_GUESSES = 16
-"""Maximum number of functions without a known start that are tried one after another, for one pc."""
+"""Maximum number of presumed function starts that are tried, one after another, to find the function that covers a
+pc.
+"""
 
 MAX_DISTANCE = 8192
-"""Maximum number of bytes before a pc in which an unnamed function start is searched."""
+"""Maximum distance in bytes before a pc at which the start of its function is guessed, where nothing states the
+start.
+"""
 
 _IDLE_S = 5.0
-"""Time in seconds without an analysis after which the bytes of a file are freed. A program's code may be 30 MB."""
+"""Time in seconds without an analysis after which the copy of a file's code is freed. A program's code may be 30 MB."""
 
 _ENDS = (b"\x00", b"\x90", b"\xcc", b"\xc3")
-"""Last byte of what stands before an aligned function: padding or a return."""
+"""Byte values that may stand directly before the aligned start of a function: padding or a return instruction."""
 
 _COLUMN = (0, 2, 1, 3, 7, 6, 4, 5, *range(8, 16))
-"""Column of each register in the x86-64 Arch, which is its DWARF number."""
+"""Register column in the x86-64 Arch, which is the DWARF number, by the register's number in the instruction set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +174,7 @@ class AnalysedCode:
     """Consecutive code of one function for which the analysis has found unwind rules.
 
     Attributes:
-        rows: Its unwind rows.
+        rows: The unwind rows of the code.
         function: First address of the function.
         pushes: The function saves a register at its start, and returns.
     """
@@ -200,15 +210,17 @@ class CodeRules:
         self._used = 0.0
 
     def piece_at(self, svma: int) -> AnalysedCode | None:
-        """Return the code with known rules that covers an address, or None."""
+        """Return the analysed code that covers an address, with its unwind rules. Analyse its function if necessary.
+        None if the analysis finds no rules.
+        """
         found = self.known_piece(svma)
         for start in (self._index.before(svma), self._index.certain_before(svma)) if found is None else ():
             found = found or self._follow_functions(start, svma)
         return found or self._try_aligned(svma)
 
     def _follow_functions(self, start: int | None, svma: int) -> AnalysedCode | None:
-        """Analyse the function at `start` and then those that follow it, until one covers an address. Return the code
-        with rules at the address, or None.
+        """Analyse the function at `start`, and then those after it, until one covers the address `svma`. Return the
+        code with unwind rules at that address, or None.
         """
         for _ in range(MAX_GUESSES):
             if start is None or start > svma:
@@ -221,8 +233,8 @@ class CodeRules:
         return None
 
     def _try_aligned(self, svma: int) -> AnalysedCode | None:
-        """Analyse code from each aligned address before an address, as if a function began there. Return the code with
-        rules that covers the address, or None.
+        """Guess the start of the function that covers an address: analyse the code from each aligned address before it.
+        Return the code with unwind rules at the address, or None.
         """
         nearest = self._index.before(svma)
         first = max(nearest or 0, svma - MAX_DISTANCE)
@@ -240,7 +252,9 @@ class CodeRules:
         return None
 
     def _is_tail_called(self, start: int) -> bool:
-        """Return True if another function, which has no frame then, jumps to an address: a function begins there."""
+        """Return True if another function jumps to an address after it has removed its frame (a tail call). Then a
+        function begins at the address.
+        """
         for at in self._index.jumps_to(start)[:MAX_GUESSES]:
             origin = self._index.before(at)
             if origin is None or not self._index.is_certain(origin) or self._analyse(origin) == 0:
@@ -254,17 +268,20 @@ class CodeRules:
         return False
 
     def drop_idle_code(self, now: float) -> None:
-        """Free the bytes of the file if no function was analysed for some time. The next analysis reads them again.
+        """Free the copy of the file's code if no function was analysed in the last _IDLE_S seconds. The next analysis
+        reads the code again.
 
         Args:
-            now: Monotonic time in seconds.
+            now: Current monotonic time in seconds.
         """
         if self._opened and now >= self._used + _IDLE_S:
             self._opened.clear()
             drop_memory()
 
     def known_piece(self, svma: int) -> AnalysedCode | None:
-        """Return the code that covers an address if its function was analysed before, or None."""
+        """Return the analysed code that covers an address, or None if its function was not analysed before. Analyse
+        nothing.
+        """
         at = bisect_right(self._starts, svma) - 1
         if at < 0:
             return None
@@ -295,9 +312,9 @@ class CodeRules:
         return outline.end
 
     def _returns(self, call: int, code: Code, flow: NativeFlow | PythonFlow) -> bool:
-        """Return True if the function that is called at an address is known to return.
+        """Return True if the function that is called by the instruction at an address is known to return.
 
-        An imported function returns unless its name says that it does not, or another function follows the call.
+        An imported function returns unless it has a name such as abort, or a function begins directly after the call.
         """
         instruction = decode(code.data, call - code.base)
         assert instruction is not None
@@ -314,7 +331,7 @@ class CodeRules:
         return self._returning[target]
 
     def _open(self, segment: Segment) -> tuple[Code, NativeFlow | PythonFlow]:
-        """Return the code of a segment and the object that analyses its functions, from a cache or newly made."""
+        """Return the code of a segment, and the object that analyses its functions. Both are cached."""
         if segment.vaddr not in self._opened:
             code, library = self._code(segment), find_library()
             if library is None or segment.filesz > MAX_SIZE:
@@ -348,7 +365,9 @@ class CodeRules:
         )
 
     def _store(self, runs: Sequence[Run], code: Code, function: int, pushes: bool) -> None:
-        """Store the rules of a function. Padding between its parts has the rule of the code before it."""
+        """Store the unwind rules of a function's code. Padding between parts of the function gets the rule of the code
+        before it.
+        """
         starts: list[int] = []
         rules: list[Rule] = []
         end = 0
@@ -368,7 +387,7 @@ class CodeRules:
         """Store consecutive code of a function with its rules, except where code of another function is already stored.
 
         Args:
-            starts: First address of each rule, ascending.
+            starts: First address at which each rule holds, ascending.
             rules: The rules.
             end: Address after the code.
             function: First address of the function.
@@ -391,7 +410,7 @@ class CodeRules:
 
 
 def make_rule(row: FrameRow, arch: Arch) -> Rule:
-    """Convert the rule of a frame row that the code analysis has found to an unwind rule of the common form."""
+    """Convert a FrameRow, the result of the code analysis, to a Rule, the form that the unwinders use."""
     if row.outermost:
         return Rule(arch.sp, 0, UNDEFINED)
     regs = []

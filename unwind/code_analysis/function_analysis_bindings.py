@@ -1,4 +1,4 @@
-"""The binding of native/flow: the analysis of functions by native code, with the same results as in Python."""
+"""The binding of native/flow: the analysis of functions in C, with the same results as the analysis in Python."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ MAX_SIZE = 1 << 30
 
 ROW = struct.Struct("=26i")
 RUN = struct.Struct("=QQ104s")
-"""The structures `row` and `run` of flow.h."""
+"""ROW and RUN are the struct-module formats of `struct row` and `struct run` in flow.h, which hold the results."""
 
 _PIECE = 1 << 16
-"""Size in bytes of the pieces in which data is read. Data of a program may be 50 MB, and its tables are small."""
+"""Size in bytes of the pieces in which data segments with jump tables are read. A program's data may be 50 MB, and its
+jump tables are small.
+"""
 _MAX_TABLE_BYTES = 8 * MAX_TABLE
 _MAX_PIECES = 4096
-"""Maximum number of pieces of one file. Tables beyond them are unknown."""
+"""Maximum number of pieces of one file that are read. Jump tables outside of them are not used."""
 _OWN = threading.local()
-"""Working memory of each thread by nesting depth: the analysis of a function may need the analysis of one that it
-calls.
+"""Working memory of the native analysis, one block per thread and nesting depth. The analysis of a function may need
+that of a function that it calls.
 """
 
 
@@ -40,8 +42,8 @@ def _words(names: str) -> list[tuple[str, type[ctypes.c_uint64]]]:
 
 
 class _Piece(NamedTuple):
-    """A part of a file's bytes from an address on. Tables that begin in its first `size` bytes lie within it
-    completely.
+    """A piece of a file's data that the analysis reads jump tables from. Tables that begin in its first `size` bytes
+    lie within it completely.
     """
 
     svma: int
@@ -50,7 +52,9 @@ class _Piece(NamedTuple):
 
 
 class FlowRow(ctypes.Structure):
-    """The structure `flow` of flow.h. Lists are addresses of arrays."""
+    """The ctypes mirror of `struct flow` in flow.h: inputs and results of the native analysis. Lists are given as
+    addresses of arrays.
+    """
 
     _fields_ = _words(
         "data size base certain named limits slots certain_count named_count limit_count slot_count slot_returns "
@@ -92,11 +96,11 @@ class NativeFlow:
         self._kept = places, may_return
 
     def analyse(self, start: int, depth: int) -> Outline | None:
-        """Analyse the function at an address, and return its outline, or None if its code contradicts itself.
+        """Analyse a function, and return its outline, or None if its code contradicts itself.
 
         Args:
-            start: The address.
-            depth: 0, or 1 for a function that another one calls whose analysis is not finished.
+            start: First address of the function.
+            depth: 0, or 1 if the function is analysed only because a function under analysis calls it.
         """
         row, index = self._row, self._index
         row.certain, row.certain_count = index.certain.buffer_info()
@@ -111,7 +115,7 @@ class NativeFlow:
                 return Outline(row.returns, row.end) if is_sound else None
 
     def _read_piece(self, svma: int) -> bool:
-        """Read the part of the file that contains a jump table, and return True if the file has it."""
+        """Read the piece of the file that contains a jump table. Return False if the file does not have those bytes."""
         begin = svma - svma % _PIECE
         for segment in self._file.loads:
             if 0 <= svma - segment.vaddr < segment.filesz and len(self._pieces) < _MAX_PIECES:
@@ -129,7 +133,8 @@ class NativeFlow:
         self._row.segments, self._row.segment_count = _address(self._table), len(self._pieces)
 
     def prove(self, returns: Callable[[int], bool]) -> list[Run]:
-        """Return the rules of the function that was analysed last, as far as they are proved.
+        """Return the unwind rules of the function that was analysed last, for those instructions whose stack depth is
+        proved.
 
         Args:
             returns: Returns True for the address of a call if the called function is known to return.
@@ -151,7 +156,7 @@ class NativeFlow:
 
 
 def drop_memory() -> None:
-    """Free the working memory of this thread. The next analysis allocates it again."""
+    """Free this thread's working memory of the native analysis. The next analysis allocates it again."""
     _OWN.__dict__.clear()
 
 
@@ -161,8 +166,8 @@ def _address(array: npt.NDArray[Any]) -> int:
 
 
 def _memory(library: ctypes.CDLL, depth: int) -> int:
-    """Return the address of this thread's working memory for a nested analysis at some depth. Its pages take no room
-    before they are used.
+    """Return the address of this thread's working memory for an analysis at a nesting depth (0 or 1). The kernel
+    allocates its pages on first use.
     """
     found: dict[int, npt.NDArray[np.uint8]] = _OWN.__dict__.setdefault("memory", {})
     if depth not in found:

@@ -1,7 +1,7 @@
 """Addresses at which functions of an x86-64 file begin: symbols, unwind tables, the entry point and the code itself.
 
 Direct calls and `lea f(%rip)` name functions that have no symbol. A few bytes of other instructions look like a call.
-The analysis of such a start is used only if it leads to a return at the right depth.
+The analysis of code from such a start is used only if it leads to a return at the right stack depth.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _SYMBOL = np.dtype(
 )
 _FUNCTION_TYPES = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
 _LOWEST_FIXED = 0x10000
-"""Lowest address of a segment that the linker placed at a fixed address, so that instructions may contain its
-addresses.
+"""Lowest address of a segment at a fixed address. In such programs (not position-independent), instructions may contain
+absolute addresses of functions.
 """
 
 _RELA = np.dtype([("offset", "<u8"), ("info", "<u8"), ("addend", "<i8")])
@@ -56,11 +56,13 @@ class FunctionIndex:
     The lists are arrays of 8 bytes a number: files of 100 MB have some 150,000 starts, and an agent keeps them.
 
     Attributes:
-        starts: All known starts and the ends of the functions of tables, ascending.
-        certain: Starts that a symbol, a table or the entry point states, or that calls state without doubt, ascending.
-        limits: The certain starts, and the ends of the functions of tables, ascending.
-        imported: For each slot of the GOT of an imported function, whether that function may return.
-        named: The certain starts when the index was made, and those that one call or a `lea` states, ascending.
+        starts: All known starts, and the ends of functions that an unwind table states, ascending.
+        certain: Starts that a symbol, an unwind table or the entry point states, or that calls state without doubt,
+            ascending.
+        limits: The certain starts, and the ends of functions that an unwind table states, ascending.
+        imported: For the address of each GOT slot of an imported function, whether that function may return.
+        named: Starts that are certain, or that a single call or `lea` states, ascending. Starts that the analysis adds
+            later are not among them.
     """
 
     def __init__(self, file: ObjectFile, debug: ObjectFile | None, extents: Iterable[Extents]) -> None:
@@ -114,14 +116,14 @@ class FunctionIndex:
         return _has(self.named, start)
 
     def add_certain(self, start: int) -> None:
-        """Note that a function certainly begins at an address."""
+        """Add an address to the certain function starts of the file."""
         if not _has(self.certain, start):
             insort(self.certain, start)
             insort(self.limits, start)
 
     def jumps_to(self, target: int) -> list[int]:
-        """Return the addresses of all `jmp rel32` instructions that lead to an address. Other bytes may look like such
-        an instruction.
+        """Return the addresses of all `jmp rel32` instructions that lead to an address. A few of them may be other
+        bytes that look like a jump.
         """
         if self._jumps is None:
             self._jumps = _jumps(self._file)
@@ -157,7 +159,9 @@ def _imported_functions(file: ObjectFile) -> dict[int | None, bool]:
 
 
 def _jumps(file: ObjectFile) -> tuple[array[int], array[int]]:
-    """Return (targets, addresses) of all `jmp rel32` to aligned addresses in the same segment, by target."""
+    """Return (targets, addresses of the instructions) of all `jmp rel32` to aligned addresses in the same segment,
+    sorted by target.
+    """
     targets, places = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for segment in file.loads:
         if segment.executable:
@@ -175,13 +179,14 @@ def _jumps(file: ObjectFile) -> tuple[array[int], array[int]]:
 def _places(
     data: npt.NDArray[np.uint8], behind: int, count: int, matches: Callable[..., npt.NDArray[np.bool_]]
 ) -> npt.NDArray[np.int64]:
-    """Return the offsets of those code bytes that match a pattern of an instruction, ascending.
+    """Return the offsets in code at which the first bytes of an instruction match a pattern, ascending.
 
     Args:
         data: The code.
-        behind: Number of bytes that must follow the first byte of an instruction.
-        count: Number of bytes that are compared.
-        matches: Receives an array for each of these bytes, and returns the mask of the instructions that match.
+        behind: Number of bytes that must follow the first byte of the instruction.
+        count: Number of bytes of the pattern.
+        matches: Takes one array per byte of the pattern, each with that byte at all offsets. Returns a mask of the
+            offsets that match.
     """
     found = [np.zeros(0, np.int64)]
     for begin in range(0, len(data) - behind, _PIECE):
@@ -191,7 +196,7 @@ def _places(
 
 
 def _distances(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the signed 32-bit displacements at some offsets of the code."""
+    """Return the signed 32-bit displacements (operands of calls, jumps and `lea`) at the given offsets of the code."""
     found = np.zeros(len(at), np.int64)
     for n in range(4):
         found |= data[at + n].astype(np.int64) << (8 * n)
@@ -199,7 +204,9 @@ def _distances(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.ND
 
 
 def symbols(file: ObjectFile, name: str) -> U64:
-    """Return the addresses of the functions in a symbol table, without the cold parts that GCC places apart."""
+    """Return the start addresses of functions by a symbol table, without the `.cold` parts that GCC places apart from
+    their functions.
+    """
     none = np.zeros(0, np.uint64)
     try:
         data = file.section(name)
@@ -227,12 +234,13 @@ def _cold_names(strings: bytes | memoryview) -> npt.NDArray[np.int64]:
 
 
 def _named_by_code(file: ObjectFile, segment: Segment) -> tuple[U64, U64, U64]:
-    """Return the addresses in a segment to which calls, `lea f(%rip)` and `mov $f,%reg` refer, one array for each kind.
+    """Return the presumed function starts to which the instructions `call`, `lea f(%rip)` and `mov $f,%reg` of a
+    segment refer.
 
     Returns:
-        The addresses that are certain; those that only one call names; those that `lea` or `mov` name. An address is
-        certain if several calls name it, if a call names it and it is aligned and follows the end of other code, or if
-        `lea` or `mov` names it and endbr64 is there.
+        Three arrays: the addresses that are certain; those that only one call names; those that `lea` or `mov` name. An
+        address is certain if several calls name it, if a call names it and it is aligned and follows the end of other
+        code, or if `lea` or `mov` names it and endbr64 is there.
     """
     data = np.frombuffer(file.at_svma(segment.vaddr, min(segment.filesz, MAX_SCANNED)), np.uint8)
     calls = _places(data, 4, 1, lambda opcode: opcode == 0xE8) + 1
@@ -253,8 +261,8 @@ def _named_by_code(file: ObjectFile, segment: Segment) -> tuple[U64, U64, U64]:
 def _targets(
     data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], segment: Segment
 ) -> tuple[U64, npt.NDArray[np.int64]]:
-    """Return the addresses to which displacements in the code refer and at which a function may begin, and how often
-    each occurs.
+    """Return the addresses at which a function may begin and to which displacements in the code refer, and the number
+    of references to each.
     """
     goes = at + 4 + _distances(data, at)
     return _inside(data, goes[goes != at + 4], segment)
@@ -263,8 +271,8 @@ def _targets(
 def _inside(
     data: npt.NDArray[np.uint8], goes: npt.NDArray[np.int64], segment: Segment
 ) -> tuple[U64, npt.NDArray[np.int64]]:
-    """Return those addresses in a segment, of some code offsets, at which a function may begin, and how often each
-    occurs.
+    """Convert code offsets to the addresses at which a function may begin. Offsets outside the segment are left out.
+    Also return the number of occurrences of each address.
     """
     found, which = numbered(goes[(goes >= 0) & (goes < len(data))])
     counts = np.bincount(which, minlength=len(found))
@@ -273,7 +281,7 @@ def _inside(
 
 
 def _begin_with(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], text: bytes) -> npt.NDArray[np.bool_]:
-    """Return a mask of code offsets (multiples of 16): True where the given bytes stand."""
+    """Return a mask of code offsets that is True at multiples of 16 where the code begins with the given bytes."""
     found: npt.NDArray[np.bool_] = (at % 16 == 0) & (at + len(text) <= len(data))
     for place, byte in enumerate(text):
         found &= data[np.minimum(at + place, len(data) - 1)] == byte
@@ -281,7 +289,9 @@ def _begin_with(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], text: by
 
 
 def _is_any(values: npt.NDArray[np.integer[Any]], wanted: Iterable[int]) -> npt.NDArray[np.bool_]:
-    """Return which values are among a few numbers. np.isin imports numpy.ma, which takes milliseconds."""
+    """Return a mask of an array: True where a value is one of the wanted numbers. np.isin imports numpy.ma, which takes
+    milliseconds.
+    """
     found = np.zeros(len(values), np.bool_)
     for value in wanted:
         found |= values == value

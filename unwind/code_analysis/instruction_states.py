@@ -1,6 +1,6 @@
 """The code of a function, and the states of its instructions: the place of the CFA before each, and the next ones.
 
-The code has the bytes, the padding between functions, calls, and possible ends of functions.
+Code knows the bytes of a segment, the padding between functions, calls, and possible ends of functions.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Code:
     """The machine code of a segment, and the known function starts in it, as the code analysis reads them.
 
     Attributes:
-        data: The bytes of its segment.
+        data: The bytes of the segment.
         base: Address of the first byte.
         next_start: Returns the first certain function start above an address, or the end of the segment.
-        read: Reads data, for jump tables.
+        read: Reads bytes of the file, for jump tables.
         is_entry: Returns True for the entry point of the program.
         is_start: Returns True for addresses at which a function certainly begins.
-        may_be_start: Returns True for those, and for addresses that one instruction uses like a function.
-        never_returns: Returns True for the slot of the GOT of a function that does not return, such as abort.
+        may_be_start: Returns True for certain starts, and for addresses to which a single call or `lea` refers.
+        never_returns: Returns True for the address of a GOT slot whose function does not return, such as abort.
     """
 
     data: memoryview
@@ -97,7 +97,7 @@ def called_slot(code: Code, i: X86Instruction, at: int) -> int | None:
 
 
 def sets_rsp_from_rbp(i: X86Instruction) -> bool:
-    """Return True for an instruction that computes rsp from rbp: `leave`, or `mov` or `lea` from rbp to rsp."""
+    """Return True if an instruction computes rsp from rbp: `leave`, or `mov` or `lea` from rbp to rsp."""
     if i.opcode_map:
         return False
     if i.opcode == 0x8D:
@@ -118,13 +118,14 @@ class InstructionState(NamedTuple):
 
     Attributes:
         size: Size of the instruction in bytes.
-        state: The state of the frame before it.
-        call: Address of the call on the path to it that is most likely not to return, None if there is no call.
-        targets: Addresses in the function to which it jumps.
-        ends: Control does not continue behind it.
-        leaves: It returns or jumps to another function, and rsp is at the right depth for that.
-        calls: It is a call, which may not return.
-        resets: It takes rsp from rbp.
+        state: The state of the frame before the instruction.
+        call: Address of the call on the path to the instruction that is most likely not to return, None if there is
+            none.
+        targets: Addresses in the function to which the instruction jumps.
+        ends: Control does not continue at the next instruction.
+        leaves: The instruction returns or jumps to another function, and rsp is at the right depth for that.
+        calls: The instruction is a call, which may not return.
+        resets: The instruction sets rsp from rbp.
     """
 
     size: int
@@ -138,7 +139,7 @@ class InstructionState(NamedTuple):
 
 
 Run = tuple[int, int, FrameRow]
-"""Consecutive instructions that share one rule: (start, end, rule)."""
+"""Consecutive instructions that share one unwind rule: (first address, address after the last one, rule)."""
 
 
 class Outline(NamedTuple):
@@ -161,7 +162,7 @@ class FunctionStates:
         start: First address of the function.
         known: The state of each instruction, by its address.
         returns: Number of returns and tail calls at the right depth.
-        unresolved: States at indirect jumps whose targets are unknown.
+        unresolved: Frame states at indirect jumps whose targets are unknown.
     """
 
     start: int

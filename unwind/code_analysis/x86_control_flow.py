@@ -58,8 +58,8 @@ MAX_INSTRUCTIONS = 1 << 16
 """Maximum number of instructions of one function that are analysed."""
 
 MAX_STEPS, MAX_WORK = 1 << 18, 1 << 20
-"""Maximum work of one attempt to analyse a function, and of all attempts. An instruction that is visited counts as 1,
-and as STATE_STEPS more if the state behind it is another one.
+"""Maximum work of one attempt to analyse a function (MAX_STEPS), and of all attempts (MAX_WORK). A visited instruction
+counts as 1, and as STATE_STEPS more if it changes the frame state.
 """
 
 STATE_STEPS = 8
@@ -67,10 +67,14 @@ MAX_TABLES = 1024
 """Maximum number of jump tables of one function."""
 
 MAX_UNRESOLVED = 64
-"""Maximum number of states at indirect jumps that are tried in the gaps of a function."""
+"""Maximum number of frame states at indirect jumps that are tried for the code of one function that only such jumps
+reach.
+"""
 
 MAX_TRIALS = 64
-"""Maximum number of calls of one function that are found not to return, and of gaps that are tried."""
+"""Maximum number of calls of one function that the analysis treats as not returning. Also the maximum number of pieces
+of code that are tried because only indirect jumps reach them.
+"""
 
 MAX_TABLE = 1024
 """Maximum number of entries of a jump table (switch statement)."""
@@ -120,7 +124,9 @@ def analyse(code: Code, start: int) -> FunctionStates | None:
 
 
 _Path = tuple[int, FrameState, int | None]
-"""A path to follow: its first address, the state there, and the call before it as in InstructionState."""
+"""A path through a function that is still to be analysed: its first address, the frame state there, and the call on the
+way to it that most likely does not return (address or None).
+"""
 
 
 class AnalysisLimitExceeded(Exception):
@@ -128,8 +134,8 @@ class AnalysisLimitExceeded(Exception):
 
 
 class _Decoder:
-    """The decoded instructions of one function, shared by all attempts to analyse it, and a limit on the work of these
-    attempts.
+    """A cache of the decoded instructions of one function for all attempts to analyse it, and a limit on the work of
+    these attempts.
     """
 
     def __init__(self, code: Code) -> None:
@@ -152,14 +158,14 @@ class _Decoder:
             raise AnalysisLimitExceeded
 
     def decode(self, at: int) -> X86Instruction | None:
-        """Return the instruction at an address, or None if it is unknown."""
+        """Return the decoded instruction at an address, or None if the decoder does not know its opcode."""
         if at not in self._decoded:
             self._decoded[at] = decode(self._code.data, at - self._code.base)
         return self._decoded[at]
 
 
 class _Analysis:
-    """One attempt to find the states of all instructions of a function.
+    """One attempt to find the frame states before all instructions of a function.
 
     Attributes:
         states: The result so far.
@@ -237,13 +243,13 @@ class _Analysis:
         return found
 
     def _follow_straight(self, at: int, state: FrameState, call: int | None) -> None:
-        """Analyse instructions from an address on, until the path ends at a jump or return, or meets analysed code with
-        the same state.
+        """Analyse instructions from an address on, until the path ends at a jump or return, or reaches analysed code
+        with the same frame state.
 
         Args:
             at: Address of the first instruction.
-            state: The state there.
-            call: The call before it as in InstructionState.
+            state: The frame state there.
+            call: Address of the call on the path so far that is most likely not to return, None if there is none.
         """
         code, known = self._code, self.states.known
         covering = self.states.find(at)
@@ -273,8 +279,8 @@ class _Analysis:
                 return
 
     def _join(self, found: InstructionState, state: FrameState, call: int | None) -> FrameState:
-        """Return the facts that hold in both frame states: of a path that reaches a known instruction, and of that
-        instruction.
+        """Merge the frame state of a path that reaches an analysed instruction with that instruction's state, and
+        return the facts that hold in both.
         """
         merged = found.state if found.state == state else merge(found.state, state)
         if merged is None:
@@ -282,7 +288,9 @@ class _Analysis:
         return merged
 
     def _visit(self, at: int, limit: int, state: FrameState, call: int | None) -> tuple[int, FrameState | None]:
-        """Analyse one instruction, and return its size and the state after it, None if control does not continue."""
+        """Analyse one instruction, and return its size in bytes and the frame state after it. The state is None if
+        control does not continue there.
+        """
         known = self.states.known
         self._decoder.spend(1)
         i = self._decoder.decode(at)
@@ -313,7 +321,7 @@ class _Analysis:
         return ends_function(self._code, call)
 
     def _step(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> FrameState | None:
-        """Return the frame state after an instruction, or None if control does not continue behind it."""
+        """Return the frame state after an instruction, or None if control does not continue at the next instruction."""
         if i.opcode_map == 0:
             return self._step_one(i, at, state, call)
         if i.opcode_map == 1:
@@ -387,9 +395,10 @@ class _Analysis:
         return self._compute(i, at, state, call)
 
     def _call(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> FrameState | None:
-        """Return the state after a call, or None if it does not return.
+        """Return the frame state after a call instruction, or None if the called function does not return.
 
-        The ABI demands that rsp is a multiple of 16 there. If it is not at the first call, an uncertain start is wrong.
+        The ABI demands that rsp is a multiple of 16 at a call. If it is not at the first call, the presumed start of
+        the function is wrong.
         """
         if call is None and not self._sure and state.sp is not None and state.sp % 16:
             raise Contradiction
@@ -438,8 +447,8 @@ class _Analysis:
             self.states.unresolved.append(state)
 
     def _follows_addition(self, at: int) -> bool:
-        """Return True if an addition precedes an indirect jump, as in a jump by a table. Other indirect jumps leave the
-        function.
+        """Return True if an addition precedes an indirect jump, as in a jump through a table of offsets (switch).
+        Otherwise the jump may leave the function.
         """
         return _ADDITION.fullmatch(self._code.data[max(at - self._code.base - 3, 0) : at - self._code.base]) is not None
 
@@ -500,7 +509,7 @@ class _Analysis:
         return found
 
     def _compute(self, i: X86Instruction, at: int, state: FrameState, call: int | None) -> FrameState | None:
-        """Return the state after an instruction that computes or moves data."""
+        """Return the frame state after an instruction that computes or moves data."""
         if state.outermost:
             return state
         if i.opcode_map == 0:
@@ -526,8 +535,8 @@ class _Analysis:
         return self._system_call and state.saved[CALLEE_SAVED.index(RBP)] == KEPT
 
     def _word(self, i: X86Instruction, state: FrameState) -> tuple[FramePlace | None, int, int]:
-        """Return the frame address of a memory operand without its index register (None if unknown), the index
-        register, and its scale.
+        """Return the place in the frame of a memory operand without its index register (None if unknown), the index
+        register (-1 if there is none), and its scale.
         """
         memory = i.memory()
         if memory is None:
@@ -557,7 +566,7 @@ class _Analysis:
 
 
 def _moved(place: FramePlace | None, distance: int) -> FramePlace | None:
-    """Return the frame address at some distance in bytes from another one, or None if that one is unknown or the
+    """Return the place in the frame at a distance in bytes from another place. None if that place is unknown or the
     distance too large.
     """
     if place is None or abs(place.offset + distance) > MAX_OFFSET:

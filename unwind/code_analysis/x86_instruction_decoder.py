@@ -53,7 +53,7 @@ class X86Instruction(NamedTuple):
         return (self.modrm & 7) + (self.rex << 3 & 8) if self.modrm >= 0xC0 else -1
 
     def memory(self) -> MemoryOperand | None:
-        """Return a memory operand that has a base register, or None for others."""
+        """Return the memory operand of the instruction if it has a base register, or None for any other operand."""
         mod, low, at = self.modrm >> 6, self.modrm & 7, self.operand + 1
         index, scale = -1, 0
         if mod == 3 or (mod == 0 and low == 5) or 0x67 in self.prefixes:
@@ -127,7 +127,9 @@ def _mask(*registers: int) -> int:
 
 
 def _byte_mask(i: X86Instruction, *registers: int) -> int:
-    """Return the mask of the registers of an operation on bytes. Without REX, 4 to 7 are ah, ch, dh and bh."""
+    """Return the bit mask of the registers that an operation on byte registers writes. Without a REX prefix, register
+    numbers 4 to 7 mean ah, ch, dh and bh.
+    """
     return _mask(*(n - 4 if not i.rex and 4 <= n < 8 else n for n in registers))
 
 
@@ -166,7 +168,9 @@ def _written_one(i: X86Instruction) -> int | None:
 
 
 def _written_by_group(i: X86Instruction) -> int | None:
-    """Return the registers that an instruction writes whose one-byte opcode is completed by the ModRM byte."""
+    """Return the bit mask of the registers that an instruction writes, for one-byte opcodes that share a group selected
+    by the ModRM byte.
+    """
     op, kind = i.opcode, i.modrm >> 3 & 7
     if op in (0xC6, 0xC7) and kind == 0:
         return _byte_mask(i, i.rm) if op == 0xC6 else _mask(i.rm)
@@ -188,7 +192,9 @@ _KNOWN_WRITES = {
     **dict.fromkeys((*range(0xA4, 0xA8), 0xAA, 0xAB, 0xAE, 0xAF), _STRING),
     **dict.fromkeys((0xAC, 0xAD), _STRING | _mask(RAX)),
 }  # fmt: skip
-"""Registers that one-byte opcodes without operands write, and those that write none."""
+"""Bit mask of the general registers that an instruction writes, by one-byte opcode, for opcodes with fixed destination
+registers. 0 stands for no register.
+"""
 
 
 def _written_two(i: X86Instruction) -> int | None:
