@@ -1,4 +1,4 @@
-"""The agent as a whole: rules, collectors, windows, the spool. It runs until end() is called."""
+"""The agent as a whole: rules, collectors, windows, the spool. Agent.run() records until Agent.end() is called."""
 
 from __future__ import annotations
 
@@ -53,14 +53,16 @@ if TYPE_CHECKING:
 Say = Callable[..., None]
 """Function that writes (level, event, **fields) as one line of the agent's log."""
 _ANSWERED_S = 0.8
-"""Time in seconds after a request to end the agent in which clients of its control socket still get a response."""
+"""Time in seconds after the request to end the agent in which clients of its control socket still get a response."""
 _LAST_PUSH_S = 3.0
-"""Time in seconds in which the sinks still send segments, such as those of the last window, when the agent ends."""
+"""Time in seconds that an ending agent gives its sinks to send the last segments."""
 _LATEST_PUSH_S = 6.0
-"""Time in seconds after _ANSWERED_S in which they must have done that, however long the last window took."""
+"""Latest end of the sinks' last sends, in seconds after the clients of the control socket have got their time
+(_ANSWERED_S). It holds however long the last window took.
+"""
 _DRAW_S = 600.0
-"""Interval in seconds in which other processes are drawn for recording, if the budget leaves processes out. Each time
-their files are read again.
+"""Interval in seconds in which the agent chooses other processes to record, if its budget permits only a part of them.
+Each choice costs the reading of the processes' files.
 """
 _REFUSALS_S = 10.0
 """Minimum interval in seconds between log lines of the agent about refused requests; /metrics counts all of them."""
@@ -184,7 +186,7 @@ class Agent:
 
     @property
     def opening(self) -> bool:
-        """True after run() if a recording is still being opened, in a thread that still runs."""
+        """True after run() if a recording is still attaching to its processes, in a thread that still runs."""
         return any(lane.running for lane in self._lanes)
 
     def reload(self) -> None:
@@ -401,7 +403,9 @@ class Agent:
                 )
 
     def _report_spool(self) -> None:
-        """Begin or end the health conditions that concern the spool, and log how many segments sinks have lost."""
+        """Begin or end the health conditions that concern the spool, and report the segments that were dropped before a
+        sink had taken them.
+        """
         failure = self.spool.failure
         if failure is not None:
             self._report_disk(failure.strerror or type(failure).__name__, failure.errno in NO_ROOM)

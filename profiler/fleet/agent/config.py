@@ -92,7 +92,9 @@ SETTINGS = (
         "port on 127.0.0.1 for /metrics, /healthz and /readyz; without a port there are none",
     ),
 )
-"""Settings of the agent in tables with one value for each name. In addition there are [labels] and [[rule]]."""
+"""Settings of the agent in the TOML tables that have one value for each name. The tables [labels] and [[rule]] are
+described elsewhere.
+"""
 
 
 RULE = (
@@ -103,8 +105,8 @@ RULE = (
     Setting("rule", "modes", "MODES", "", "replaces sampling.modes"),
     Setting("rule", "python", "VIEW", "", "replaces sampling.python"),
 )
-"""Settings of a rule of the agent. In addition there are CRITERIA: a pattern, or a list of which one must match. All
-must match.
+"""Settings of a [[rule]] of the agent besides its CRITERIA. A criterion is a pattern, or a list of patterns of which
+one must match. All criteria of a rule must match.
 """
 
 
@@ -118,7 +120,7 @@ CRITERIA = {
     "container": "first 12 letters of the container's id",
     "parent": "name of its parent process",
 }
-"""Criteria of the agent's rules -> their meaning. Patterns are those of the shell, except for cmdline."""
+"""Criteria of the agent's rules, with their meaning. Patterns are those of the shell, except for cmdline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +169,15 @@ class AgentConfig:
     pushes: tuple[PushTarget, ...] = ()
 
     def samplings(self) -> tuple[SamplingChoice, ...]:
-        """Return the different ways in which the rules of a configuration sample processes. Each needs a collector."""
+        """Return the different ways in which the rules of a configuration sample processes. Each way needs a separate
+        recording.
+        """
         return tuple(dict.fromkeys(each for rule in self.rules if rule.include for each in rule.samplings))
 
     def is_recorded_like(self, other: AgentConfig) -> bool:
-        """Return True if recordings of another configuration can continue with this one."""
+        """Return True if the running recordings of another configuration suit this configuration, so that they need no
+        restart.
+        """
         return self.rules == other.rules and all(
             getattr(self.values, name) == getattr(other.values, name)
             for name in field_names(Values)
@@ -180,8 +186,8 @@ class AgentConfig:
 
 
 def without_file() -> AgentConfig:
-    """Return the agent's configuration without a file: all processes of the calling user are recorded, and each name is
-    a service.
+    """Return the configuration of an agent that has no configuration file: it records all processes of the calling
+    user, and each process name is a service.
     """
     return _Reading("", {}).config(default=({"user": str(os.geteuid())},))
 
@@ -227,7 +233,10 @@ def warnings(text: str, name: str) -> list[ConfigError]:
 
 
 def unmatched_rules(text: str, name: str, rules: Iterable[int]) -> list[ConfigError]:
-    """Return a warning for each of the rules (counted from 0) that match no process now.
+    """Return a warning for each of these rules, which match no process at present.
+
+    Args:
+        name: Name of the file.
 
     Args:
         name: Name of the file.
@@ -407,7 +416,7 @@ class _Reading:
 
 
 def _never_matches(key: str, pattern: str) -> str:
-    """Return the reason why no process can match a pattern of a rule, "" if a process can."""
+    """Return the reason why a pattern of a rule can match no process, "" if it can match one."""
     if re.search(r"[*?\[]", pattern):
         return ""
     if key in ("name", "parent") and len(pattern.encode()) > _NAME_BYTES:
@@ -441,7 +450,7 @@ def _shown(value: object) -> str:
 
 
 def printed() -> str:
-    """Return the agent's default configuration with an explanation of each line."""
+    """Return the text of the agent's default configuration, with an explanation of each line."""
     lines = ["# pyprof agent --config FILE. What has # before it is the default.", ""]
     table = ""
     for setting in SETTINGS:

@@ -47,10 +47,12 @@ MAX_S = 300.0
 MAX_TIMES = 150_000
 """Maximum number of sampling times of a requested recording: 300 s at 499 Hz."""
 MAX_FILES, MAX_BYTES = 4096, 1 << 30
-"""Maximum number of files, and of their bytes, in one response of the agent."""
+"""Maximum number of files in one response of the agent, and maximum total size of these files in bytes."""
 REFUSED, RECORDING, KEPT, ASKED, STATE, DONE = "refused", "recording", "kept", "asked", "state", "done"
 OUTCOMES = ("answered", "gone", *(reason.name for reason in ASKS))
-"""Outcomes of requests at the agent's control socket."""
+"""Outcomes of requests at the agent's control socket, as its metrics count them: answered, gone, or a reason for
+refusal.
+"""
 _SENTENCES = {reason.name: reason for reason in ASKS}
 
 
@@ -120,7 +122,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def _number(value: object) -> float:
-    """Return a number in a request, and 0 for any other value."""
+    """Return a number that a request states, and 0 if the value is no number."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9 else 0.0
 
 
@@ -145,8 +147,8 @@ def answers(line: Callable[[int], bytes], read: Callable[[int], bytes]) -> Itera
     """Read the lines of the agent's response, and yield each, up to the line that ends it.
 
     Args:
-        line: Reads a line of at most that many bytes, including its end.
-        read: Reads that many bytes.
+        line: Function that reads a line of at most the given number of bytes, including its end.
+        read: Function that reads the given number of bytes.
 
     Raises:
         ControlRefused: The agent refused the request.
@@ -178,7 +180,9 @@ def answers(line: Callable[[int], bytes], read: Callable[[int], bytes]) -> Itera
 
 
 def _refusal(found: dict[str, Any]) -> ControlRefused:
-    """Return the refusal of the agent in a response. The agent may be newer, so its reason may be unknown."""
+    """Return the refusal that a response of the agent states, as an exception. The agent may be newer than this client
+    and state a reason that the client does not know.
+    """
     word = found[REFUSED]
     reason = word if isinstance(word, str) and word in _SENTENCES else "ask_failed"
     return ControlRefused(reason, str(found.get("text", ""))[:MAX_LINE])
@@ -192,7 +196,7 @@ _ANSWER_S = 60.0
 """Time in seconds for the client to read all files of a response; at most two clients are served at once."""
 _MODE, _FOLDER_MODE = 0o660, 0o710
 _SO_PEERGROUPS = 59
-"""Value from asm-generic/socket.h, which the socket module does not define."""
+"""Number of the socket option SO_PEERGROUPS from asm-generic/socket.h. Python's socket module does not define it."""
 _CREDENTIALS, _MOST = struct.Struct("iII"), 1024
 _ROOT = 0
 
@@ -236,7 +240,9 @@ class ControlClient:
         self._connection.sendall(data)
 
     def wants_more(self, seconds: float) -> bool:
-        """Wait some seconds for the client. Return False as soon as it closes its sending direction, else True."""
+        """Wait some seconds, and return True if the client still wants data then. Return False as soon as the client
+        closes its sending direction.
+        """
         return not self._events(select.POLLIN | select.POLLRDHUP, seconds)
 
     def is_gone(self) -> bool:
@@ -254,7 +260,7 @@ def line_of(fields: dict[str, object]) -> bytes:
 
 
 def folder_of(root: str) -> int:
-    """Return a descriptor of the spool's folder, which its user may be unable to list.
+    """Open the spool's folder and return its descriptor (O_PATH). The calling user may be unable to list the folder.
 
     Raises:
         OSError: The folder cannot be opened.
@@ -263,7 +269,9 @@ def folder_of(root: str) -> int:
 
 
 def address(folder: int) -> str:
-    """Return a path of the control socket that is short enough for an address, independent of the folder's path."""
+    """Return a path of the control socket through the descriptor of its folder. It always fits into a socket address,
+    however long the path of the folder is.
+    """
     return f"/proc/self/fd/{folder}/{NAME}"
 
 
@@ -280,8 +288,9 @@ class ControlSocket:
 
         Args:
             answer: Function that serves a request, in a thread for the client; may raise ControlRefused and OSError.
-            outcome: Called with the outcome of each request for a recording: "answered", "gone" or a reason.
-            state: Returns the state of the agent as JSON.
+            outcome: Function that receives the outcome of each request for a recording: "answered", "gone" (the client
+                disconnected) or a reason for refusal.
+            state: Function that returns the state of the agent as JSON.
         """
         self._answer, self._outcome, self._state = answer, outcome, state
         self._group: int | None = None
@@ -325,7 +334,9 @@ class ControlSocket:
         threading.Thread(target=self._listen, args=(listener,), name="pyprof socket", daemon=True).start()
 
     def close(self, until: float = 0.0) -> None:
-        """Stop listening at the control socket, and wait for clients that are being served until a monotonic time."""
+        """Stop listening at the control socket. Wait, at most until a monotonic time, for clients that are being
+        served.
+        """
         with self._lock:
             self._closing = True
             taken_in = list(self._threads.items())
@@ -413,7 +424,7 @@ class ControlSocket:
             self._ended(threading.current_thread())
 
     def _refuse(self, connection: socket.socket, peer: Peer | None, refused: ControlRefused) -> None:
-        """Refuse a client's request. The line fits into the socket's buffer, so this does not wait."""
+        """Send a refusal to a client. The line fits into the socket's buffer, so this does not wait."""
         self._outcome(peer, refused.reason)
         with suppress(OSError):
             connection.settimeout(0)
@@ -434,7 +445,7 @@ def group_number(group: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The process that connected to a local socket, as it was at that time; groups include its gid."""
+    """The process that connected to a local socket, as it was at that time. Its groups include its gid."""
 
     pid: int
     uid: int
@@ -451,7 +462,7 @@ def peer_of(connection: socket.socket) -> Peer:
     """Return the process and user at the other end of a local socket.
 
     Raises:
-        OSError: The kernel does not state it.
+        OSError: The kernel does not state the process.
     """
     pid, uid, gid = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     try:
@@ -494,7 +505,7 @@ def connected(root: str) -> Iterator[socket.socket]:
 
 
 def agent_state(root: str) -> dict[str, Any]:
-    """Return the state of the agent that runs on a spool, as Agent.state() makes it.
+    """Return the state of the agent that runs on a spool, as JSON (see Agent.state()).
 
     Raises:
         NoAgent: No agent runs.

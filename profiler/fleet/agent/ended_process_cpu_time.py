@@ -1,9 +1,9 @@
 """Processor time of processes that ended before a scan of /proc found them, from the kernel's reports of ended
 processes.
 
-The agent's rules decide to which service such a process belongs, by its name, its user and its parent. If it was in the
-control group of its parent, they have the control group and the environment of the parent. What else they ask (exe,
-cmdline) is gone.
+The agent's rules decide to which service such a process belongs, by its name, its user and its parent. The control
+group and the environment are read from the parent, if the process was in its parent's control group. Other facts that
+rules need, such as the program's path and the command line, are lost.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict, TargetRu
 from pyprof.fleet.agent.process_table import YOUNG_S, Facts, ObservedProcess, ProcessTable
 
 _MAX_ENDED = 10_000
-"""Maximum number of ended processes that wait for the report of their end: zombies, and those whose report was lost."""
+"""Maximum number of ended processes that are stored without a report of their end: zombies, and processes whose report
+was lost.
+"""
 _JUDGED_S = 30.0
-"""Time in seconds after which the rules decide again about ended processes with the same name, user and parent."""
+"""Time in seconds for which a decision of the rules holds for all ended processes with the same name, user and parent.
+"""
 _OF_CGROUP = ("cgroup", "unit", "container")
 
 
@@ -45,7 +48,7 @@ class EndedFacts:
         }
 
     def __call__(self, name: str) -> str:
-        """Return a fact about the ended process by name, or raise FactGone if it is no longer known."""
+        """Return a fact about the ended process by name, or raise FactGone if the fact is no longer known."""
         if _is_of_parent(name) and self._end.shares_cgroup and name not in self._known:
             parent = Facts(self._end.parent, self._end.parent_name, 0)
             if parent("cgroup"):
@@ -60,7 +63,8 @@ class EndedProcesses:
     attribute_ends() may be called from any thread.
 
     Attributes:
-        unattributed_ns: Processor time of processes that no search had found and whose rule needs what is gone.
+        unattributed_ns: Processor time of processes that no search had found and about which the rules cannot decide,
+            because facts about them are lost.
     """
 
     def __init__(self) -> None:
@@ -86,11 +90,13 @@ class EndedProcesses:
 
     @property
     def lost(self) -> int:
-        """Number of ended processes whose reports had no room."""
+        """Number of ended processes whose reports were lost because the kernel's ring buffer was full."""
         return self._ends.lost if self._ends is not None else 0
 
     def begin(self, table: ProcessTable, groups: Sequence[SampledGroup]) -> None:
-        """Start to add the processor time of ended processes to these recordings, by the rules of a process table."""
+        """Start to add the processor time of ended processes to these recordings. The rules of the process table choose
+        the recording of each process.
+        """
         with self._lock:
             self._table, self._groups = table, groups
             self._found, self._seen, self._judged = None, {}, {}
@@ -116,8 +122,8 @@ class EndedProcesses:
                     self._add_short(table, end)
 
     def _note_running(self, table: ProcessTable) -> None:
-        """Store which processes the last search of /proc has found. Each is forgotten when its end is reported, or when
-        too many are stored.
+        """Store which processes the last search of /proc has found. All are forgotten when too many are stored,
+        otherwise each one when its end is reported.
         """
         if len(self._seen) > 2 * len(table.by_pid) + _MAX_ENDED:
             self._found, self._seen = None, {}
@@ -154,15 +160,15 @@ class EndedProcesses:
 
 
 def _is_young(end: ProcessEnd) -> bool:
-    """Return True if an ended process lived for such a short time that it may have run another program when it was
-    found.
+    """Return True if an ended process lived so briefly that the search of /proc may have seen a program from before its
+    exec.
     """
     return read_boot_ticks() - end.start < YOUNG_S * 1e9 / TICK_NS
 
 
 def verdict_of(rules: Sequence[TargetRule], end: ProcessEnd) -> RuleVerdict | None:
-    """Return the decision of the rules about an ended process, None if a rule needs a fact that was lost with the
-    process.
+    """Return the decision of the agent's rules about an ended process, None if a rule needs a fact that was lost with
+    the process.
     """
     facts = EndedFacts(end)
     try:
@@ -173,7 +179,7 @@ def verdict_of(rules: Sequence[TargetRule], end: ProcessEnd) -> RuleVerdict | No
 
 
 def _is_of_parent(fact: str) -> bool:
-    """Return True for a fact about an ended process that is read from its parent."""
+    """Return True if this fact about an ended process is read from its parent."""
     return fact in _OF_CGROUP or fact.startswith("env:")
 
 

@@ -26,7 +26,9 @@ from pyprof.problem_counters import Diagnostics
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _FIELDS = slice(11, 15)
-"""Fields of /proc/PID/stat after the name that state processor time: utime, stime, and those of waited-for children."""
+"""Fields of /proc/PID/stat after the process name that state processor time: utime, stime, cutime and cstime (of
+children that were waited for).
+"""
 
 
 class OwnCpu:
@@ -43,7 +45,8 @@ class OwnCpu:
 
 
 def spent(agent: int | None = None) -> float:
-    """Return the seconds of processor time that the agent has used so far, including its ended processes.
+    """Return the seconds of processor time that the agent has used so far, including its child processes that have
+    ended.
 
     Args:
         agent: Pid of the agent, None for this process.
@@ -92,14 +95,15 @@ MIN_INTERVAL_S = 60.0
 REMINDER_S = 3600.0
 """Time after which the log repeats a condition of the agent that still holds, in seconds."""
 EVENT_S = 600.0
-"""Time for which an event, such as a refused segment, counts as a condition, in seconds."""
+"""Time in seconds for which an event, such as a refused segment, counts as a condition of the agent."""
 PLACES = ("sink", "mode", "rate")
-"""Fields of a log line that distinguish conditions with the same reason, such as the sink."""
+"""Fields of the log line about a condition that distinguish conditions with the same reason, such as the sink."""
 FIGURES = ("needed_cpu_percent", "needed_memory")
-"""Fields of a condition whose change makes the agent log the condition again."""
+"""Fields of a condition, such as the budget that would be needed, whose change makes the agent log the condition again.
+"""
 FIGURE_RISE, FIGURE_FALL = 1.05, 1.25
-"""Ratios of a new to the last logged figure from which on the change counts. A budget that is set to a logged figure
-must be enough.
+"""Minimum ratios by which a figure must rise or fall since the last log line before the agent logs it again. A budget
+that is set to a logged figure must be enough.
 """
 _ROWS = {reason.name: reason for reason in CONDITIONS}
 
@@ -120,7 +124,7 @@ class _Condition:
         return now < self.until
 
     def renew(self, fields: dict[str, object], now: float, until: float) -> None:
-        """Note that the reason still holds until a time, or that its event has happened again."""
+        """Note that the reason still holds until a time, or that the event behind it has happened again."""
         is_new = not self.holds(now)
         if is_new:
             self.began = now
@@ -128,7 +132,7 @@ class _Condition:
         self.fields, self.until = fields, until
 
     def take_line(self, now: float) -> tuple[str, str, dict[str, object]] | None:
-        """Return the level, event and fields of the log line that is due about a condition, None if none is."""
+        """Return the log line that is due about a condition as (level, event, fields), or None if no line is due."""
         if not self.holds(now):
             return self._take_end(now)
         summary = str(self.fields.get("cause") or self.fields["error"])
@@ -168,7 +172,7 @@ def _have_changed(before: Mapping[str, float], after: Mapping[str, float]) -> bo
 
 
 class Conditions:
-    """The reasons why the agent cannot do its work, or did not do it lately, with their log lines. Its methods may be
+    """The conditions that keep the agent from its work, or recently did so, with their log lines. Its methods may be
     called from any thread.
     """
 
@@ -190,8 +194,8 @@ class Conditions:
         self._renew(reason, error, hint, fields, math.inf)
 
     def note(self, reason: str, error: str = "", hint: str = "", **fields: object) -> None:
-        """Record an event that hinders the agent; it counts as a condition for EVENT_S. The arguments are those of
-        begin().
+        """Record an event that hinders the agent. The event counts as a condition for EVENT_S seconds; the arguments
+        are those of begin().
         """
         self._renew(reason, error, hint, fields, self._clock() + EVENT_S)
 
@@ -222,7 +226,9 @@ class Conditions:
                 self._say(level, event, **fields)
 
     def failures(self) -> list[Mapping[str, object]]:
-        """Return the fields of each condition of the agent that holds, with since_seconds."""
+        """Return the fields of each condition of the agent that holds. The field since_seconds says how long it has
+        held.
+        """
         now = self._clock()
         with self._lock:
             return [
@@ -244,17 +250,19 @@ def _key(reason: str, fields: Mapping[str, object]) -> tuple[object, ...]:
 SILENT_S = 30.0
 """Time in seconds after which the agent's main loop, which runs once a second, counts as stuck."""
 WINDOWS = 3
-"""Number of window lengths after START_S without a finished window, after which an agent with processes is
-unhealthy.
+"""Number of window lengths that an agent with processes may go without a finished window, in addition to START_S,
+before it counts as unhealthy.
 """
 START_S = 60.0
-"""Time in seconds in which the agent begins a recording, also again after a failure, and names its first window."""
+"""Time in seconds that the agent may take to start a recording, also after a failure, and to resolve the names of its
+first window.
+"""
 _WAITING = frozenset(LATER.values())
 
 
 class Health:
-    """The agent's health for /healthz and /readyz, from its conditions, its counters, and the time since its main loop
-    ran. beat() is for the main loop, the other methods for any thread.
+    """The agent's health for /healthz and /readyz: from its conditions, its counters, and the time since its main loop
+    last ran. Only the main loop calls beat(); any thread may call the other methods.
     """
 
     def __init__(
@@ -269,10 +277,10 @@ class Health:
 
         Args:
             every: Length of a window in seconds.
-            gauges: Gauges of the metrics, with "processes" among them; others are added here.
+            gauges: Gauges of the metrics, with "processes" among them. The health adds its own gauges.
             diagnostics: Counters of the agent.
-            conditions: Conditions of the agent; check() adds two.
-            pushes: Returns the metrics of sinks.
+            conditions: Conditions of the agent. check() adds loop_stuck and no_windows.
+            pushes: Function that returns the metrics of sinks.
         """
         self.every = every
         self._diagnostics, self._conditions = diagnostics, conditions
@@ -319,7 +327,9 @@ class Health:
         return {name: count for name, count in found.items() if count}
 
     def check(self) -> None:
-        """Begin or end those conditions of the agent that depend on elapsed time, as when no window ends for long."""
+        """Begin or end the agent's conditions that depend on elapsed time: the main loop is stuck, or no window has
+        ended for long.
+        """
         now = time.monotonic()
         self._set("loop_stuck", now - self._beat > SILENT_S)
         last = max(self.metrics.last_window_at, self._idle_at)

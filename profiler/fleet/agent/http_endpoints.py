@@ -14,13 +14,13 @@ ADDRESS = "127.0.0.1"
 _PATIENCE_S = 5.0
 _MAX_AT_ONCE = 8
 _LOOK_S = 1.0
-"""Interval in seconds in which the agent's HTTP server checks whether it must end."""
+"""Interval in seconds in which the agent's HTTP server checks whether it must stop."""
 Page = Callable[[], tuple[int, str, str]]
 """Function that returns status, content type and text of an HTTP response."""
 
 
 class HttpPages:
-    """An HTTP server of an agent's pages on 127.0.0.1.
+    """An HTTP server on 127.0.0.1 with pages of the agent, such as /metrics.
 
     Attributes:
         port: The port that it uses.
@@ -54,7 +54,7 @@ class HttpPages:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Log nothing for an HTTP request: the agent's log is about its recordings."""
+                """Leave HTTP requests out of the log: the agent's log is about its recordings."""
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True

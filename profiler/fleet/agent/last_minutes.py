@@ -24,8 +24,8 @@ _MODE = 0o700
 
 
 class LastMinutes:
-    """The stored windows of an agent's last minutes. store_window() and clear() are for one thread at a
-    time, the other methods for any.
+    """The stored windows of an agent's last minutes. One thread calls store_window() and clear(); any thread may call
+    the other methods.
     """
 
     def __init__(self, root: str, last_s: float, most_bytes: int, diagnostics: Diagnostics) -> None:
@@ -33,7 +33,7 @@ class LastMinutes:
 
         Args:
             root: Folder of the spool.
-            last_s: Minimum time in seconds that a window is stored.
+            last_s: Time in seconds for which each window is stored.
             most_bytes: Maximum total size of the stored files in bytes.
             diagnostics: Counters of the agent.
         """
@@ -43,8 +43,8 @@ class LastMinutes:
         self._number = 0
 
     def open(self) -> None:
-        """Create the folder for the last windows, keep the windows of a previous agent, and delete its unfinished
-        files.
+        """Create the folder for the last windows, or open the one of a previous agent: its windows stay, its unfinished
+        files are deleted.
 
         Raises:
             OSError: The folder cannot be used.

@@ -108,20 +108,20 @@ PUSHES = (
     MetricKind("push_lost", "counter", "Segments that the spool dropped before a sink had accepted them."),
     MetricKind("push_refused", "counter", "Segments that a sink will never accept, by reason."),
 )
-"""Metrics of each sink: they have the labels sink and type, and reason if there are reasons."""
+"""Metrics of each sink. They have the labels sink and type, and a label reason if the metric distinguishes reasons."""
 
 
 WIDEST = "shares_half_width_widest_ratio"
-"""Gauge for the service whose shares have the widest confidence interval."""
+"""Name of the gauge for the service whose shares of functions have the widest confidence interval."""
 ACCURACY = ("sampled_ratio", "shares_samples", "shares_half_width_ratio", WIDEST)
 """Names of the gauges that accuracy_of() returns."""
 _MIN_JUDGED_NS = 1_000_000_000
-"""Processor time of a service in a window above which the width of its confidence interval is used, in nanoseconds."""
+"""Minimum processor time of a service in a window, in nanoseconds, for its confidence interval to count."""
 
 
 def accuracy_of(profile: Profile) -> dict[str, float]:
-    """Return how accurately a window knows the shares of functions, by the names of ACCURACY. Empty if the window's
-    values are measured and not sampled.
+    """Return how accurate the shares of functions in a window are, by the names of ACCURACY. The result is empty if the
+    window's values are measured and not sampled.
     """
     if (basis := profile_basis(profile)) is None:
         return {}
@@ -154,11 +154,11 @@ class Metrics:
         """Create the metrics of a running agent.
 
         Args:
-            gauges: Functions by name that return a number, or None if it is not known. They are called by text(), and
-                include counters that other objects keep.
-            dropped: Returns counts by reason.
-            pushes: Returns the metrics of sinks.
-            failing: Returns the names of the conditions that hold.
+            gauges: Functions that return a number, or None if it is not known, by the name of the metric. text() calls
+                them. Counters that other objects keep are among them.
+            dropped: Function that returns the numbers of dropped segments by reason.
+            pushes: Function that returns the metrics of sinks.
+            failing: Function that returns the names of the conditions that hold.
         """
         self._pushes, self._failing = pushes, failing
         self.last_window_s = self.last_window_at = 0.0

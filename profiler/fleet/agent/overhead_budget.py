@@ -1,4 +1,6 @@
-"""Enforcement of the agent's budget: it measures the agent's cost, consults the Governor, and logs changes."""
+"""Enforcement of the agent's budget of processor time and memory: it measures the agent's cost, lets the Governor
+(sampling_effort_controller.py) adapt the effort, and logs changes.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +16,24 @@ from pyprof.model.loss_reason_texts import Note, make_note
 from pyprof.model.profile import Profile
 
 MIN_HALF_WIDTH = 0.25
-"""Half of the width of a share's 95 % confidence interval from which on the share is too inaccurate to be useful.
-Twelve samples give this width; so does a window of which half of the time has no samples.
+"""Half width of a share's 95 % confidence interval from which on the share is too inaccurate to be useful, as a
+fraction. Twelve samples give this width. So does a window of which half of the time has no samples.
 """
 VAGUE_WINDOWS = 3
 """Number of consecutive windows with inaccurate shares after which the condition few_samples begins."""
 CHECKS = 12
-"""Number of checks in the time over which the agent's budget is enforced."""
+"""Number of checks of the agent's cost in the period over which its budget is enforced."""
 _EVENTS = {BudgetVerdict.LESS: "does less", BudgetVerdict.MORE: "does more"}
 
 
 class BudgetControl:
-    """The enforcement of an agent's budget of processor time and memory: it measures the agent's cost, and sets how
-    many sampling times and processes are used.
+    """The enforcement of an agent's budget of processor time and memory. It measures the agent's cost, and sets how
+    many sampling times are used and how many processes are recorded.
 
     Attributes:
         stride: Stride of the sampling times of all recordings.
         exceeded: Number of times that the budget was exceeded although the effort could not be reduced.
-        own_cpu: Processor time for the log line of a window.
+        own_cpu: Meter of the agent's processor time, for the log line of a window.
     """
 
     def __init__(self, budget: CostBudget, say: Callable[..., None], conditions: Conditions) -> None:
@@ -61,11 +63,11 @@ class BudgetControl:
         self.stride.every = self.effort.times
 
     def _memory(self) -> int:
-        """Return the memory of the agent and its workers in bytes. It is read at most once in the time over which the
-        budget is enforced.
+        """Return the memory of the agent and its workers in bytes. The value is read at most once in the period over
+        which the budget is enforced.
 
-        The kernel walks all pages of these processes for it: with a budget of 0.2 % that was an eighth of the agent's
-        cost.
+        To count it, the kernel walks all pages of these processes: with a budget of 0.2 % that was an eighth of the
+        agent's cost.
         """
         is_high = self._memory_bytes > self._governor.budget.memory
         if (now := time.monotonic()) >= self._memory_at or is_high:
@@ -77,16 +79,18 @@ class BudgetControl:
         return self._governor.effort
 
     def exclude_cost(self, settling: float = SETTLING) -> None:
-        """Leave the agent's cost up to now out of the check of its budget: a user has requested the work, or files were
-        read for the first time.
+        """Leave the agent's cost up to now out of the check of its budget, because a user has requested the work or
+        files were read for the first time.
 
         Args:
-            settling: Further time without a check, relative to CostBudget.every_s.
+            settling: Further time without a check, as a multiple of the period over which the budget is enforced.
         """
         self._governor.exclude_cost(time.monotonic(), settling)
 
     def check_budget(self) -> bool:
-        """Check the agent's budget. Return True if another set of processes must be recorded to keep it."""
+        """Check the agent's budget and adapt its effort. Return True if the number of recorded processes must change,
+        so that other processes are recorded.
+        """
         now = time.monotonic()
         if now < self._look_at:
             return False
@@ -135,8 +139,8 @@ class BudgetControl:
         return governor.needed_cpu if governor.cpu > governor.budget.cpu else None
 
     def _needed(self) -> dict[str, object]:
-        """Return the fields of a log line that name the budget which would be enough for this host: of processor time
-        or of memory.
+        """Return the fields of a log line that state the budget of processor time and memory which would be enough for
+        this host.
         """
         governor = self._governor
         found: dict[str, object] = {}
@@ -159,8 +163,8 @@ class BudgetControl:
         }
 
     def status(self) -> dict[str, object]:
-        """Return the cost, the budget and the effort as state() does, and whether the cost was measured, exceeds the
-        budget, or is not checked for some time.
+        """Return the cost, the budget and the effort of the agent, and the state of the check: whether the cost was
+        measured, whether it exceeds the budget, and whether the check is suspended for some time.
         """
         governor = self._governor
         return {

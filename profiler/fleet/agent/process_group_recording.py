@@ -26,35 +26,37 @@ from pyprof.session.worker.deadline import EndUrgency
 from pyprof.session.worker.message_channel import Part
 
 IS_CONFINED = False
-"""True if recordings of an agent confine their worker process. A worker without rights could not leave SCHED_IDLE
-(process_priority.py).
+"""True if recordings of an agent confine their worker process in a sandbox. A worker without rights could not leave
+SCHED_IDLE (process_priority.py).
 """
 _AGAIN_S = 30.0
 """Time in seconds before a failed collector of the agent starts again."""
 _NAMES_S = 0.8
-"""Time in seconds for resolving names when the agent ends, including time spent waiting for a processor."""
+"""Time in seconds that an ending agent spends on resolving names, including time spent waiting for a processor."""
 FLUSH_S = 1.0
 """Approximate time in seconds that samples wait until they are saved (CollectOptions)."""
 _OF_DURABLE = 0.87
-"""Interval at which an unfinished window is saved, relative to the setting windows.durable. The rest of that time is
-for looking up names and writing.
+"""Interval at which an unfinished window is saved, as a fraction of the setting windows.durable. The rest of that time
+is for looking up names and writing.
 """
 _SOON_S = 0.001
 _LOOK_S = 0.02
 _MAX_GAP_NS = 60_000_000_000
-"""Maximum time between two recordings, in nanoseconds, that the first window of the second one includes."""
+"""Maximum time between two recordings, in nanoseconds, for the first window of the second one to begin where the first
+recording ended.
+"""
 _MAX_RENEWAL_DELAY_S = 60.0
-"""Maximum time in seconds for which a recording of other processes waits for the end of the window."""
+"""Maximum time in seconds that a change of the recorded processes waits for the end of the window."""
 _READ_BEFORE_S = 0.02
 """Time in seconds before the end of a window at which the processor clocks of processes are read."""
 
 
 class SampledGroup:
-    """One recording of the agent, which it repeats: it samples all processes that the rules sample in the same way, and
-    divides the time into windows. tend(), close() and finish() are for one thread, the agent's.
+    """One recording of the agent, and those that follow it: it samples all processes for which the rules choose the
+    same way of sampling, and divides the time into windows. Only the agent's thread calls tend(), close() and finish().
 
     Attributes:
-        left: True if a recording did not end when it had to, because a memory page of a target blocks it.
+        left: Set if a recording did not end in time, because a memory page of a target blocks it.
         starts: Number of recordings that were started.
         when_idle: Called each time that there is no process to record.
         before_reading: Called before the processor clocks of a window, or a part of it, are summed.
@@ -71,15 +73,14 @@ class SampledGroup:
         save: Callable[[SamplingChoice, WindowPart, str], bool],
         failed: Callable[[SamplingChoice, BaseException, str], None],
     ) -> None:
-        """Create the recording of the processes that are sampled in the same way. It does not run yet.
+        """Create the recording of the processes that are sampled in the same way. tend() starts it.
 
         Args:
             stride: Stride of the sampling times, for the budget.
-            took: Function that receives each window and its key, in a thread of this object.
-            save: Function that receives the parts of an unfinished window before that, and returns True if it has
-                stored one.
+            took: Function that receives each finished window and its key. A thread of this object calls it.
+            save: Function that receives a part of an unfinished window, and returns True if it has stored the part.
             failed: Function that receives the error that ended a recording or prevented its start, and the key of the
-                window under way, "" for none.
+                unfinished window, "" for none.
         """
         self.sampling = sampling
         self._options = RecordOptions(
@@ -117,13 +118,15 @@ class SampledGroup:
 
     @property
     def is_opening(self) -> bool:
-        """True while a recording attaches to its processes, or is to be replaced soon by one that does. Attaching takes
-        a minute at a load of 40.
+        """True while a recording attaches to its processes, or is about to be replaced by one that must attach.
+        Attaching takes a minute on a machine with a load average of 40.
         """
         return self.running and (self._recording is None or self._renews)
 
     def tend(self) -> None:
-        """Start the recording if a process is to be recorded, or add new processes to the running recording."""
+        """Start the recording if it does not run, or let the running recording find new processes. The agent's main
+        loop calls this.
+        """
         if self.running:
             self._find_new()
         elif time.monotonic() >= self._not_before:
@@ -132,7 +135,7 @@ class SampledGroup:
             self._poll_clocks()
 
     def _find_new(self) -> None:
-        """Make the recording search for new processes now. Without this, its collector would search only with each
+        """Let the recording search for new processes now. Otherwise its collector searches only when it delivers a
         batch.
         """
         found = self._table.chosen(self.sampling)
@@ -147,8 +150,8 @@ class SampledGroup:
             self._clocks.poll(self._table.matching(self.sampling))
 
     def _begin(self) -> None:
-        """Start a thread that records. Opening thousands of processes takes seconds, in which the agent may be told to
-        end.
+        """Start a thread that records. Attaching to thousands of processes takes seconds, in which the agent may be
+        told to end.
         """
         self._release()
         self._not_before = time.monotonic() + _AGAIN_S
@@ -179,7 +182,7 @@ class SampledGroup:
             recording = following
 
     def _open(self, selection: RuleSelection) -> Recording:
-        """Attach a recording to processes. It does not sample yet."""
+        """Attach a recording to processes, without starting to sample."""
         return recording_factory.of_selection(selection, self._options, "agent", FLUSH_S, self._stride)
 
     def _start(self, recording: Recording) -> None:
@@ -190,9 +193,10 @@ class SampledGroup:
         recording.start()
 
     def _begin_clocks(self) -> None:
-        """Start the sums of processor time for a new recording at the end of the last ones in the spool, so that a
-        killed worker loses none; without such an end, they start now. The recording then reads the files of all
-        processes before its first sample, which takes seconds on a busy host.
+        """Start the sums of processor time for a new recording. They continue from the last sums in the spool, so that
+        no time is lost if the worker was killed; if there are none, they start now.
+
+        The recording then reads the files of all processes before its first sample, which takes seconds on a busy host.
         """
         if self._clocks is None:
             return
@@ -211,7 +215,7 @@ class SampledGroup:
         """Deliver the windows of a recording until it ends.
 
         Returns:
-            The recording of other processes that has begun when this one ended, None if there is none.
+            The recording of a new choice of processes that has replaced this one, None if there is none.
         """
         window = ""
         following: Recording | None = None
@@ -249,14 +253,16 @@ class SampledGroup:
 
     @property
     def _is_renewal_urgent(self) -> bool:
-        """True if other processes are to be recorded long before the window ends."""
+        """True if the set of recorded processes must change and the window still lasts too long to wait for its end."""
         return self._renews and self._window_ends_at > time.monotonic() + _MAX_RENEWAL_DELAY_S
 
     def _open_following(self) -> Recording | None:
-        """Attach a recording to the processes that are to be recorded now, while the present one still samples.
+        """Attach a new recording to the processes that must be recorded from now on, while the present one still
+        samples.
 
         Returns:
-            The recording, or None if there is no process, or if it failed: then the next call of tend() tries again.
+            The new recording, or None if there is no process or attaching failed. The next call of tend() then tries
+                again.
         """
         try:
             selection = selected(lambda: self._table.now_recorded(self.sampling))
@@ -278,9 +284,11 @@ class SampledGroup:
         self._stored_ns, self._stored, self._unstored = self._counted_ns, [], []
 
     def _save(self, recording: Recording, ends: float, window: str) -> None:
-        """Save checkpoints at equal intervals until the end of the window (monotonic) or of the recording.
+        """Save checkpoints of the window at equal intervals, until the window ends (monotonic time) or the recording
+        ends.
 
-        There are as few as windows.durable allows, because each one has about the same cost, independent of its size.
+        Each checkpoint costs about the same, whatever its size. So there are as few as the setting windows.durable
+        allows.
         """
         began = time.monotonic()
         count = math.ceil((ends - began) / self._saved_every_s)
@@ -296,8 +304,8 @@ class SampledGroup:
                 return
 
     def _keep_part(self, part: Sequence[Part], window: str) -> None:
-        """Save a checkpoint of the window's new data and of the sums of processor time that the spool does not have
-        yet.
+        """Save a checkpoint: the window's new data, and those sums of processor time that the spool does not
+        have yet.
         """
         times = self._unstored if self._clocks is not None else None
         if self._save_part(self.sampling, WindowPart(part, times, self._unsampled_ns), window):
@@ -305,7 +313,7 @@ class SampledGroup:
             self._unstored = []
 
     def _note_failure(self, recording: Recording) -> None:
-        """Store up to which time the spool has sums of processor time, because a recording failed before its first
+        """Record up to which time the spool has sums of processor time, if a recording failed before its first
         checkpoint.
         """
         if not self._stored_ns:
@@ -313,19 +321,21 @@ class SampledGroup:
 
     @property
     def recent_ns(self) -> Mapping[tuple[int, int], int]:
-        """Processor time of processes in the last window, by pid and start; empty if the clocks are not read."""
+        """Processor time of processes in the last window, by pid and start. It is empty if the processor clocks are not
+        read.
+        """
         return self._clocks.recent_ns if self._clocks is not None else {}
 
     def _read_clocks(self) -> None:
-        """Read the processor clocks of processes because a window or a part of it ends soon.
+        """Read the processor clocks of processes shortly before a window or a part of it ends.
 
-        The end is interpolated from this reading on.
+        The clocks' values at the exact end are interpolated between this reading and the next one.
         """
         if self._clocks is not None:
             self._clocks.read_near_end(self._table.matching(self.sampling))
 
     def add_end(self, end: ProcessEnd, kin: str | None, is_known: bool) -> None:
-        """Add the final processor time of an ended process (ProcessClocks.add_end)."""
+        """Add the final processor time of a process that has ended (ProcessClocks.add_end)."""
         if self._clocks is not None:
             self._clocks.add_end(end, kin, is_known)
 
@@ -379,11 +389,11 @@ class SampledGroup:
         return recording.peek() if recording is not None and self.running else None
 
     def begin_anew(self) -> None:
-        """Replace the recording by one of another set of processes, without waiting; a collector cannot release a
-        running process.
+        """Replace the recording by one of another set of processes, without waiting, because a collector cannot release
+        a running process.
 
-        The new recording begins at the end of the window, so that none is cut into pieces, but at the next checkpoint
-        if that is far away. It attaches to its processes while the present one still samples.
+        The new recording begins at the end of the window, so that no window is cut. If that end is far away, it begins
+        at the next checkpoint. It attaches to its processes while the present recording still samples.
         """
         self._not_before = 0.0
         self._renews = True
@@ -402,9 +412,10 @@ class SampledGroup:
         self._release()
 
     def finish(self) -> None:
-        """End the recording of this group and wait, without releasing resources, because this process ends next.
+        """End the recording of this group and wait for the end, without releasing resources, because the agent's
+        process ends next.
 
-        A blocked recording is not waited for, and one that has not begun only for a short time.
+        A recording that is blocked is not waited for. For one that has not started to sample, the wait is short.
         """
         self.end()
         until = time.monotonic() + _NAMES_S

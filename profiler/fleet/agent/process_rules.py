@@ -33,7 +33,9 @@ _HOLE = re.compile(r"\{([^{}]*)\}")
 _FACTS = ("name", "exe", "user", "unit", "cgroup", "container", "parent", "pid")
 _ENV = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,99}")
 _HOST_NAME, _AGENT = "hostname", "agent_"
-"""Placeholders of the agent itself: the host's name, and agent_env:NAME for a variable of the agent."""
+"""Placeholders in labels for facts about the agent: the host's name, and agent_env:NAME for an environment variable of
+the agent.
+"""
 _MAX_LETTERS = 200
 """Maximum number of characters of a label's value, which a process may have chosen."""
 
@@ -43,7 +45,7 @@ RuleLookup = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """A condition of a rule, which is that one of the patterns matches.
+    """A condition of a rule about one property of a process. It holds if one of the patterns matches the property.
 
     Attributes:
         search: The pattern may match anywhere in the text.
@@ -92,8 +94,8 @@ def criterion(key: str, value: object) -> Criterion:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A label's text with placeholders. A placeholder lists facts about a process; the first one that is not empty is
-    used. Facts about the agent do not change, so they are texts already.
+    """A label's text with placeholders. A placeholder lists facts about a process, of which the first that is not empty
+    is used. Facts about the agent never change, so they are inserted when the template is parsed.
     """
 
     texts: tuple[str, ...]
@@ -121,7 +123,9 @@ class Template:
 
 
 def _without_agent_facts(hole: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
-    """Split a placeholder into the facts about a process, and the first fact about the agent, which ends them."""
+    """Split a placeholder's alternatives into the facts about a process and the first fact about the agent.
+    Alternatives after that one are never used.
+    """
     for at, name in enumerate(hole):
         if name == _HOST_NAME or name.startswith(_AGENT):
             text = os.uname().nodename if name == _HOST_NAME else _agent_variable(name.partition(":")[2])
@@ -135,7 +139,9 @@ def _is_of_process(fact: str) -> bool:
 
 
 def _agent_variable(name: str) -> str:
-    """Return an environment variable of the agent without secrets, because labels are visible to all readers."""
+    """Return the value of an environment variable of the agent, with secrets removed, because labels are visible to all
+    readers.
+    """
     value = os.environ.get(name, "")
     return REDACTED if value and looks_secret(name) else without_secrets(value)
 
@@ -165,7 +171,7 @@ class TargetRule:
     Attributes:
         include: True if processes that fit are recorded, False if they are left out.
         criteria: Pairs (property of a process, criterion). A process fits the rule if it meets all of them.
-        samplings: The recordings to which a process that fits belongs.
+        samplings: The ways in which a process that fits is sampled.
         templates: Templates of labels by name, including "service".
         text: The criteria as they were given, for messages.
     """
@@ -191,7 +197,7 @@ class TargetRule:
 
 
 def asked_facts(rules: Sequence[TargetRule]) -> frozenset[str]:
-    """Return the names of all facts about a process on which the decision of the rules may depend."""
+    """Return the names of all facts about a process on which the decision of these rules may depend."""
     asked = {key for rule in rules for key, _ in rule.criteria}
     return frozenset(asked).union(*(facts for rule in rules for _, text in rule.templates for facts, _ in text.holes))
 

@@ -1,7 +1,7 @@
 """The processes of the machine, and the decision of the agent's rules about each.
 
-A look reads the list in /proc once if a process or thread has begun or ended since the last look. It also reads the
-state of processes that are new or young, since a new process may call exec. A look that fails changes nothing.
+A search reads the list in /proc once if a process or thread has begun or ended since the last search. It also reads the
+state of processes that are new or young, since a new process may call exec. A search that fails changes nothing.
 """
 
 from __future__ import annotations
@@ -34,20 +34,22 @@ LOOK_S = 1.0
 """Minimum time in seconds between two searches for processes."""
 _MAX_LOOK_S = 2.0
 _LOOK_SHARE = 0.001
-"""Share of a processor that searches for processes may use before they become rarer, up to one in _MAX_LOOK_S: where
-processes begin all the time, a search each second was a sixth of the agent's cost.
+"""Share of one processor that searches for processes may use before they become rarer, up to one search in _MAX_LOOK_S.
+On a host where processes begin all the time, a search each second was a sixth of the agent's cost.
 """
 YOUNG_S = 3.0
 _AGAIN_S = 30.0
-"""Time in seconds after which the agent reads the state of a known process again, because it may run
-another program.
+"""Time in seconds after which the agent reads the state of a known process again, because the process may run another
+program.
 """
 GONE_S = 600.0
 """Time in seconds for which the agent keeps the labels of an ended process."""
 MAX_GONE = 20_000
 """Maximum number of ended processes whose labels are kept."""
 _MIN_WEIGHT_NS = 1_000_000
-"""Weight in nanoseconds of a process that did not run, so that it may be drawn too."""
+"""Weight in nanoseconds of a process that used no processor time, in the random choice of the processes to record. It
+lets such processes be chosen too.
+"""
 _MAX_ENVIRONMENT = 1 << 16
 _UNIT = re.compile(r"([^/]+\.(?:service|scope|socket|mount|swap|slice))(?:/|$)")
 _CONTAINER = re.compile(r"(?:^|[/:_.-])([0-9a-f]{64})(?:[/.]|$)")
@@ -56,7 +58,9 @@ _TICK_NS = 1_000_000_000 // _TICKS
 
 
 class Facts:
-    """Facts about a process for the agent's rules, read when a rule needs them; "" for those that are not known."""
+    """Facts about a process for the agent's rules, read from /proc when a rule needs them; "" for facts that are not
+    known.
+    """
 
     def __init__(self, pid: int, comm: str, ppid: int) -> None:
         self._pid, self._known = pid, {"pid": str(pid), "name": comm, "ppid": str(ppid)}
@@ -115,8 +119,8 @@ def choose_cgroup(text: str) -> str:
 
 
 def _variable(pid: int, name: str) -> str:
-    """Return an environment variable of a process without secrets, because it becomes a label that is visible to all
-    readers.
+    """Return the value of an environment variable of a process, with secrets removed, because it becomes a label that
+    all readers see.
     """
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
@@ -140,7 +144,7 @@ class ObservedProcess:
     """The facts about a process that the agent's last search of /proc has found.
 
     Attributes:
-        entry: Number of its entry in /proc, see procfs.list_pids_with_inodes().
+        entry: Inode number of its entry in /proc, see procfs.list_pids_with_inodes().
         start: Start in clock ticks since boot.
         at: Monotonic time in seconds when it was seen.
         young: True if it had just started.
@@ -196,11 +200,13 @@ class ProcessTable:
         self._random = random.Random()
 
     def leave(self) -> None:
-        """Stop the search for processes: a running search ends and finds nothing. Any thread may call this."""
+        """End the search for processes for good: a running search stops and finds nothing. Any thread may call this."""
         self._left = True
 
     def find_processes(self) -> dict[int, ObservedProcess]:
-        """Search /proc for processes, at most once in LOOK_S, and return those found. Any thread may call this."""
+        """Search /proc for processes, at most once in LOOK_S seconds, and return those found. Any thread may
+        call this.
+        """
         now = time.monotonic()
         if now < self._next:
             return self.by_pid
@@ -255,8 +261,8 @@ class ProcessTable:
         return self.rules[at].verdict(facts)
 
     def unmatched_rules(self) -> dict[int, str]:
-        """Return the criteria of the rules that have decided about no process so far, by index. A process that ended
-        before a search could find it does not count.
+        """Return the rules that have decided about no process so far: the text of their criteria by index. A process
+        that ended before a search could find it does not count.
         """
         return {at: rule.text for at, rule in enumerate(self.rules) if at not in self._matched}
 
@@ -271,28 +277,32 @@ class ProcessTable:
         self._gone.setdefault(pid, []).append((seen.at, seen))
 
     def chosen(self, sampling: SamplingChoice) -> frozenset[tuple[int, int]]:
-        """Return (pid, start) of the processes that a collector must sample now, according to the last search."""
+        """Return (pid, start) of the processes that must be sampled in the given way, according to the last search."""
         return frozenset((pid, seen.start) for pid, seen in self.recorded(sampling).items())
 
     def of_service(self, service: str) -> dict[int, ObservedProcess]:
-        """Search for processes, and return those of a service by pid, including those that the budget leaves out."""
+        """Search for processes, and return those of a service by pid, including processes that the budget
+        leaves out.
+        """
         seen_by_pid = self.find_processes()
         return {pid: seen for pid, seen in seen_by_pid.items() if seen.verdict.service == service}
 
     def now_recorded(self, sampling: SamplingChoice) -> dict[int, ObservedProcess]:
-        """Search for new processes, and return the processes that a collector must record now (see recorded())."""
+        """Search for new processes, and return the processes that must be sampled in the given way at present, as
+        recorded() does.
+        """
         self.find_processes()
         return self.recorded(sampling)
 
     def matching(self, sampling: SamplingChoice) -> dict[int, ObservedProcess]:
-        """Return the processes that the rules assign to a collector, by pid, including those that the budget leaves
-        out.
+        """Return the processes that the rules sample in the given way, by pid, including processes that the budget
+        leaves out.
         """
         return {pid: seen for pid, seen in self.by_pid.items() if sampling in seen.verdict.samplings}
 
     def recorded(self, sampling: SamplingChoice) -> dict[int, ObservedProcess]:
-        """Return the processes that a collector must record: those of matching(), without those that draw() has left
-        out because of the budget.
+        """Return the processes that must be sampled in the given way: those of matching(), without the ones that draw()
+        has left out because of the budget.
         """
         found = self.matching(sampling)
         if self.one_in == 1:
@@ -311,8 +321,8 @@ class ProcessTable:
         self._recent_ns, self._ranks = recent_ns, {}
 
     def _rank(self, pid: int, seen: ObservedProcess) -> float:
-        """Return a number for a process by which the processes to record are chosen: those with the smallest numbers
-        are recorded.
+        """Return the random rank of a process in the choice of the processes to record. The processes with the smallest
+        ranks are recorded.
         """
         key = pid, seen.start
         if key not in self._ranks:
@@ -352,8 +362,8 @@ class ProcessTable:
         return ObservedProcess(entry, stat.start, stat.comm, now, young, self._judge(Facts(pid, stat.comm, stat.ppid)))
 
     def labels(self, since: float) -> list[ProcessLabels]:
-        """Return the labels of all processes with a service, including those that ended after a monotonic time in
-        seconds.
+        """Return the labels of all processes that belong to a service, including processes that ended after `since`
+        (monotonic time in seconds).
         """
         gone = [(pid, seen) for pid, ended in list(self._gone.items()) for at, seen in ended if at >= since]
         found = [*gone, *((pid, seen) for pid, seen in self.by_pid.items() if seen.verdict.service)]
@@ -364,7 +374,8 @@ class ProcessTable:
         """Return what the agent's rules decide about a process, which may have ended recently.
 
         Args:
-            started_ns: Start by the monotonic clock. Of several processes with the pid, the nearest start counts.
+            started_ns: Start by the monotonic clock. Of several processes with the pid, the one with the nearest start
+                counts.
         """
         known = [seen for _, seen in self._gone.get(pid, ())]
         if pid in self.by_pid and self.by_pid[pid].verdict.service:
@@ -386,7 +397,10 @@ class RuleSelection(Selection):
 
 
 def selected(chosen: Callable[[], Collection[int]]) -> RuleSelection | None:
-    """Return a selection of processes by the agent's rules, or None if no process may be sampled yet.
+    """Return a selection of the processes that the agent's rules choose, or None if no process may be sampled yet.
+
+    Args:
+        chosen: Function that returns the current pids from a ProcessTable, which searches /proc at most once a second.
 
     Args:
         chosen: Function that returns the current pids from a ProcessTable, which looks at most once a second.

@@ -41,7 +41,8 @@ Some = TypeVar("Some")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A profile that is sent to a receiver of pprof: what a segment has for one set of labels, or a part of that.
+    """A profile that is sent to a receiver of pprof. It has the samples of a segment that share one set of labels, or a
+    part of these samples.
 
     Attributes:
         labels: Labels of the series, including __name__ and service_name.
@@ -74,7 +75,7 @@ def read(data: bytes, title: str) -> Profile:
 
 
 def parts(data: bytes, service: str) -> Iterator[Part]:
-    """Yield the parts of a segment for a receiver of pprof, none if nothing was sampled.
+    """Yield the profiles into which a segment is divided for a receiver of pprof. There is none if nothing was sampled.
 
     Raises:
         RefusedForGood: The segment is broken or too large.
@@ -126,8 +127,8 @@ def inflated_size(data: bytes) -> int:
 
 
 def series_labels(labels: Labels, service: str, mode: str) -> Labels:
-    """Return a series' labels with names that Prometheus accepts; excess ones are left out, in the order of the
-    names.
+    """Return the labels of a series under names that Prometheus accepts. Labels beyond the maximum number are left out,
+    in the order of their names.
     """
     found = {"__name__": PROFILE_NAMES.get(mode, mode), "service_name": service}
     for name, value in labels:
@@ -144,8 +145,8 @@ class SegmentProgress:
         self._taken = 0
 
     def send(self, name: SegmentName, parts: Iterable[Some], post: Callable[[SegmentName, int, Some], None]) -> None:
-        """Send the parts of a segment that the receiver has not accepted in an earlier attempt. The parts are the same
-        in each attempt. Exceptions of `post` are passed on.
+        """Send those parts of a segment that the receiver has not accepted in an earlier attempt. The caller passes the
+        same parts in each attempt. Exceptions of the function `post` reach the caller.
         """
         if self._of != name:
             self._of, self._taken = name, 0
@@ -163,10 +164,10 @@ def encode_labels(labels: Labels) -> bytes:
 
 
 def check_empty(body: bytes) -> None:
-    """Check that a receiver's response body is a protobuf message, for responses of which pyprof reads no field.
+    """Check that a receiver's response body is a protobuf message. pyprof reads no field of such a response.
 
     Raises:
-        NotSent: The body is no protobuf message.
+        NotSent: The body is not a protobuf message.
     """
     try:
         parse_fields(body)

@@ -1,10 +1,11 @@
-"""Queues of sinks: one thread for each sink sends its oldest segment first. Sampling never waits for it.
+"""Queues of sinks: one thread for each sink sends its oldest segment first. Sampling never waits for a sink.
 
-The links are authoritative: a segment is sent, then its link is removed. An agent that is killed in between sends it
-again under the same name. What cannot be sent now stays in the queue within the spool's limits. What the receiver
-refuses for good is set aside in refused/WORD/.
+A sink's queue is a folder of hard links to segments, and this folder is authoritative: a segment is sent, then its link
+is removed. An agent that is killed in between sends the segment again under the same name. A segment that cannot be
+sent now stays in the queue within the spool's limits. A segment that the receiver refuses for good is moved to
+refused/WORD/.
 
-The sinks are started again with a new configuration. A receiver's clock is compared by the date of its responses.
+A new configuration restarts the sinks. The date of a receiver's responses shows how far its clock differs.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from pyprof.problem_counters import Diagnostics
 _LOOK_S = 1.0
 _FIRST_S, _MAX_S = 1.0, 300.0
 _ODD = frozenset({"unavailable", "timeout", "nonsense", "otherwise"})
-"""Kinds of failures whose cause may be the segment itself. The segment is set aside after enough attempts."""
+"""Kinds of failures whose cause may be the segment itself. After enough attempts the segment is moved to refused/."""
 _TRIES = 6
-"""Number of attempts to send a segment after which another one is tried, to see whether the segment causes the
-failure.
+"""Number of failed attempts to send a segment after which another segment is tried, to see whether the first one causes
+the failure.
 """
 SLOW_REQUEST_S = 10.0
-"""Duration in seconds of a request from which on its sink counts as slow."""
+"""Duration of a request in seconds from which on its sink counts as slow."""
 MAX_BEHIND_S = 60.0
 """Time in seconds without an empty queue after which a sink counts as slow, unless it fails."""
 
@@ -50,7 +51,7 @@ class Pusher:
     Attributes:
         sent: Number of segments sent.
         taken_at: Monotonic time at which the receiver last took a segment, None if it took none since the start.
-        removed: Number of segments whose files something else than the spool has removed from the queue.
+        removed: Number of segments whose files were removed from the queue, and not by the spool.
         later: Numbers of failed attempts by reason.
         refused: Numbers of refused segments by reason.
     """
@@ -67,7 +68,7 @@ class Pusher:
         """Create a sender of one sink's queue. start() starts its thread.
 
         Args:
-            writing: Lock that is held while the spool is used, never during a request.
+            writing: Lock that is held while the spool is used, but never during a request.
             conditions: Conditions of the agent.
         """
         self.name = name
@@ -91,19 +92,21 @@ class Pusher:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop sending segments without waiting, since a folder of a missing machine may block forever. Unsent segments
-        stay in the queue.
+        """Stop sending segments, without waiting for the thread: the folder of an unreachable machine may block it
+        forever. Unsent segments stay in the queue.
         """
         self._ending.set()
         self._woken.set()
 
     def drain(self) -> None:
-        """Send what is in the queue at once, and stop then or when the sink does not accept a segment."""
+        """Let the thread send the queue at once and end when the queue is empty or the sink does not accept a
+        segment.
+        """
         self._draining.set()
         self._woken.set()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until the thread has ended, at most for some seconds."""
+        """Wait until the thread has ended, at most for the given seconds."""
         self._thread.join(timeout_s)
 
     def lag(self) -> tuple[int, int, float]:
@@ -117,16 +120,18 @@ class Pusher:
 
     @property
     def request_s(self) -> float:
-        """Seconds that the last request took, or that the one under way has taken, if that is longer."""
+        """Duration in seconds of the sink's last request, or of the request under way if that has taken longer."""
         return max(self._request_s, time.monotonic() - self._request_at)
 
     @property
     def taken_ago_s(self) -> float | None:
-        """Seconds since the receiver last took a segment, None if it took none since the start."""
+        """Seconds since the receiver last accepted a segment, None if it has accepted none since the start."""
         return time.monotonic() - self.taken_at if self.taken_at is not None else None
 
     def check_speed(self) -> None:
-        """Begin or end the condition push_slow. The main loop calls this: a slow request blocks the sink's thread."""
+        """Begin or end the sink's condition push_slow. The agent's main loop calls this, because a slow request blocks
+        the thread of the sink.
+        """
         behind_s = max(time.monotonic() - self._behind_at, 0.0)
         if self.request_s >= SLOW_REQUEST_S or behind_s >= MAX_BEHIND_S:
             figures: dict[str, object] = {
@@ -168,7 +173,7 @@ class Pusher:
         return self.sent - before
 
     def _tried_one(self, name: SegmentName) -> bool:
-        """Try to send one segment, and return False if it must be sent later."""
+        """Try to send one segment. Return False if the segment must wait for a later attempt."""
         try:
             self._push(name)
         except NotSent as error:
@@ -201,7 +206,7 @@ class Pusher:
         self._goes_on()
 
     def _send(self, name: SegmentName, data: bytes) -> None:
-        """Send a segment to the sink and measure how long that takes; the errors are those of SegmentSink.send()."""
+        """Send a segment to the sink and measure how long that takes. Errors of SegmentSink.send() reach the caller."""
         self._request_at = began = time.monotonic()
         try:
             self._sink.send(name, data)
@@ -213,7 +218,9 @@ class Pusher:
             self._spool.sent(self.name, name)
 
     def _note_removed(self, name: SegmentName) -> None:
-        """Remove a segment without a file from the queue. It is lost, unless the spool has dropped and counted it."""
+        """Remove a segment whose file is missing from the queue. The segment counts as lost, unless the spool itself
+        has dropped and counted it.
+        """
         with self._writing:
             is_lost = name in self._spool.inventory.place(f"{QUEUE}/{self.name}").names
             self._spool.sent(self.name, name)
@@ -237,8 +244,8 @@ class Pusher:
         self._conditions.end("push_failing", sink=self.name)
 
     def _waits(self, name: SegmentName, word: str, about: str, after_s: float = 0.0, stated: str = "") -> bool:
-        """Note a failed attempt to send a segment. Return True if the segment itself caused the failures and was
-        therefore moved to refused/.
+        """Note a failed attempt to send a segment. Return True if the segment itself has caused the failures and was
+        moved to refused/, and False if it must wait.
         """
         with self._writing:
             self._diagnostics.count(LATER[word])
@@ -284,16 +291,16 @@ class Pusher:
 
 
 MAX_DIFFERENCE_S = 30.0
-"""Difference in seconds between the agent's and the receiver's clock above which the agent warns: windows have the
-agent's time, queries use the server's.
+"""Difference in seconds between the clocks of agent and receiver above which the agent warns. Windows carry the agent's
+time, but queries use the server's time.
 """
 Number = tuple[str, dict[str, str], float]
 """One value of a sink's metric: (name of the metric, its labels, its value)."""
 
 
 class ReceiverClock:
-    """A comparison of this machine's clock with that of one sink's receiver. ahead_s is how far this machine was ahead
-    at the last response.
+    """A comparison of this machine's clock with the clock of one sink's receiver. ahead_s is the number of seconds by
+    which this machine was ahead at the last response.
     """
 
     def __init__(self, sink: str, conditions: Conditions) -> None:
@@ -303,7 +310,9 @@ class ReceiverClock:
         self._stated_s = 0.0
 
     def compare(self, ahead_s: float) -> None:
-        """Record the difference of clocks at a response. A change of the difference is a new line of the log."""
+        """Record by how many seconds this machine's clock is ahead of the receiver's, at a response. A change is
+        logged.
+        """
         self.ahead_s = ahead_s
         if abs(ahead_s) <= MAX_DIFFERENCE_S:
             self._stated_s = 0.0
@@ -332,8 +341,8 @@ class Pushers:
         self._clocks: dict[str, ReceiverClock] = {}
 
     def begin(self, targets: Sequence[PushTarget]) -> None:
-        """Start the sinks of a configuration. Unchanged sinks continue. The conditions of a sink whose settings
-        have changed hold until it has sent something, or has nothing to send.
+        """Start the sinks of a configuration. Sinks with unchanged settings continue. A sink with changed settings
+        keeps its conditions until it has sent something or its queue is empty.
 
         Raises:
             UsageError: A sink cannot be created; then nothing has changed.
@@ -364,10 +373,10 @@ class Pushers:
             pusher.start()
 
     def finish(self, until: float) -> dict[str, int]:
-        """Send the queues of all sinks up to a monotonic time, and stop.
+        """Send the queues of all sinks at most until a monotonic time, and stop the sinks.
 
         Returns:
-            The number of segments that still wait, for each sink with any.
+            The number of unsent segments, by the name of the sink, for sinks that have any.
         """
         for _, pusher in self._of:
             pusher.drain()
@@ -382,7 +391,9 @@ class Pushers:
             pusher.check_speed()
 
     def states(self) -> list[dict[str, object]]:
-        """Return for each sink how long ago its receiver took a segment, None if it took none since the start."""
+        """Return for each sink how many seconds ago its receiver accepted a segment, None if it has accepted none since
+        the start.
+        """
         return [
             {
                 "sink": target.name,

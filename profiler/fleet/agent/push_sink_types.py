@@ -1,11 +1,11 @@
 """The types of sinks: the settings in a [[push]], the construction of each, and the sinks that store segments
 unchanged.
 
-Checks and --print-config use the table KINDS. Sinks that store segments unchanged are a folder, a bucket and pyprof's
-own server. Their files are DAY/SERVICE/END_NS-UUID.pb.gz. Other users may create names in a folder, for example of
-another machine. So each folder is opened relative to a descriptor, and links are not followed. A bucket needs fsspec
-(extra [push]) and the package of its kind, such as s3fs, which finds credentials in its own files. The server answers
-409 if it has the segment already.
+The check of a configuration and --print-config use the table KINDS. Sinks that store segments unchanged are a folder, a
+bucket and pyprof's own server. Their files are DAY/SERVICE/END_NS-UUID.pb.gz. Other users may create names in a folder,
+for example in a folder of another machine. So each folder is opened relative to a descriptor, and links are not
+followed. A bucket needs fsspec (extra [push]) and the package of its kind, such as s3fs, which finds credentials in its
+own files. The server answers 409 if it has the segment already.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class FolderSink:
 
 
 def _entered(fd: int, opened: ExitStack) -> str:
-    """Return a path that names the folder of an open descriptor."""
+    """Return a path of the folder behind an open descriptor."""
     opened.callback(os.close, fd)
     return f"/proc/self/fd/{fd}"
 
@@ -81,16 +81,16 @@ class ServerSink:
         self._client = HttpClient(endpoint)
 
     def send(self, name: SegmentName, data: bytes) -> bool:
-        """Send a segment to pyprof's own server, and return False if it had the segment already.
+        """Send a segment to pyprof's own server, and return False if the server had the segment already.
 
-        The folder's name has only characters that a path may contain; others are %XX already.
+        The folder's name needs no quoting in a path: the agent has replaced other characters by %XX.
         """
         kind = {"Content-Type": "application/octet-stream"}
         return self._client.post(f"{PATH}/{name.path}", data, kind, (_THERE,)).status != _THERE
 
 
 class BucketSink:
-    """A sink that stores segments in a bucket; options are those of the bucket's package, such as endpoint_url."""
+    """A sink that stores segments in a bucket. Its options are those of the bucket's package, such as endpoint_url."""
 
     def __init__(self, url: str, options: dict[str, str]) -> None:
         self._url, self._options = url.rstrip("/"), options
@@ -115,7 +115,7 @@ class BucketSink:
 
 @dataclass(frozen=True, slots=True)
 class PushTarget:
-    """A [[push]] table of the agent's configuration; values are its checked settings without name and type."""
+    """A [[push]] table of the agent's configuration. `values` has its checked settings, without its name and type."""
 
     name: str
     kind: str
@@ -176,15 +176,17 @@ KINDS: dict[str, tuple[tuple[Setting, ...], tuple[str, ...]]] = {
         ("url",),
     ),
 }
-"""Type of sink -> settings in addition to COMMON, and names of the required ones."""
+"""Types of sinks: the settings of each in addition to COMMON, and the names of the required settings."""
 
 
 _ON_DATE = "on date"
-"""Key of a sink's function on_date, in addition to its settings, whose names have no blank."""
+"""Key under which the settings of a sink also hold its function on_date. Names of settings have no blank, so none is
+equal to this key.
+"""
 
 
 def wrong(target: PushTarget) -> str:
-    """Return an error about the combination of a sink's settings, "" if it is valid."""
+    """Return what is wrong with the combination of a sink's settings, "" if it is valid."""
     values = target.values
     if values.get("token_file") and values.get("password_file"):
         return "token_file and password_file: one of them"
@@ -197,7 +199,7 @@ def wrong(target: PushTarget) -> str:
 
 
 def missing(target: PushTarget) -> str:
-    """Return the file, folder or library that a sink needs and that cannot be used now, "" if there is none."""
+    """Return the file, folder or library that a sink needs and that cannot be used now, "" if nothing is missing."""
     values = target.values
     if target.kind == "folder" and not os.path.isdir(values["path"]):
         return f"{values['path']} is no folder"
@@ -215,8 +217,8 @@ def _credential_files(target: PushTarget) -> list[str]:
 
 
 def unusable_credentials(target: PushTarget) -> str:
-    """Return why the token, the password or the certificates of a sink cannot be used, "" if they can, or if a file is
-    missing, which may exist where the agent runs.
+    """Return why the token, the password or the certificates of a sink cannot be used, "" if they can. A missing file
+    is no reason: it may exist where the agent runs.
     """
     from pyprof.fleet.wire.push_client import Credentials, ca
     from pyprof.fleet.wire.push_response_verdicts import NotSent
@@ -233,7 +235,10 @@ def unusable_credentials(target: PushTarget) -> str:
 
 
 def made(target: PushTarget, on_date: Callable[[float], None] = lambda ahead_s: None) -> SegmentSink:
-    """Create the sink that a [[push]] table describes; on_date is that of Endpoint.
+    """Create the sink that a [[push]] table describes.
+
+    Args:
+        on_date: Function that receives the seconds by which this clock is ahead, when a response has a date.
 
     Raises:
         UsageError: A library is missing.

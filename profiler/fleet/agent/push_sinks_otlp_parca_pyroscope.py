@@ -40,7 +40,9 @@ _OTLP_CONTENT_TYPE = "application/x-protobuf"
 
 
 class OtlpSink:
-    """A sink that sends segments as OpenTelemetry profiles; export sends a body and returns the response's body."""
+    """A sink that sends segments as OpenTelemetry profiles. Its function `export` sends a request body and returns the
+    body of the response.
+    """
 
     def __init__(self, export: Callable[[bytes], bytes]) -> None:
         self._export = export
@@ -140,9 +142,9 @@ class PyroscopeSink:
         """Create a sink that sends segments to Pyroscope.
 
         Args:
-            ingest: Use /ingest.
+            ingest: Use the endpoint /ingest instead of push.v1.
             max_age_s: Maximum age of a window's end in seconds.
-            clock: Returns the time since the epoch.
+            clock: Function that returns the time since the epoch in seconds.
         """
         self._client = HttpClient(endpoint)
         self._post = self._ingest if ingest else self._push
@@ -156,8 +158,8 @@ class PyroscopeSink:
         self._progress.send(name, parts(data, name.service), self._post)
 
     def _push(self, name: SegmentName, at: int, part: Part) -> None:
-        """Send a part of a segment to Pyroscope. Its id depends only on the segment and the part, so that a repeated
-        part has the same id.
+        """Send a part of a segment to Pyroscope. The id of the profile depends only on segment and part, so that a part
+        that is sent again has the same id.
         """
         body = push_request(part.labels, part.pprof, str(uuid.uuid5(uuid.UUID(name.key), str(at))))
         kind = "application/proto"
@@ -193,7 +195,9 @@ def _plain(text: str) -> str:
 
 
 def _multipart(files: dict[str, bytes]) -> bytes:
-    """Encode a multipart form with files. Gzip data and JSON have no line that begins with the boundary."""
+    """Encode files as a multipart form. No file has a line that begins with the boundary, because all are gzip data or
+    JSON.
+    """
     found = b""
     for name, data in files.items():
         head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"; filename="{name}"\r\n\r\n'

@@ -1,8 +1,8 @@
-"""Recordings on request: a service, for some seconds, at a separate rate.
+"""Recordings on request: a client of the agent's control socket names a service, a length in seconds and a rate.
 
-It is one more Recording of the service's processes, in addition to those of the windows, which continue unchanged. The
-client receives the windows of the last minutes, the unfinished window as it was when the recording began, and the
-recording. The client merges them (agent_record.py), which costs the agent nothing.
+Such a recording runs in addition to the recordings of the windows, which continue unchanged. The client receives the
+windows of the last minutes, the unfinished window as it was when the recording began, and the recording. The client
+merges them (agent_record.py), which costs the agent nothing.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class RecordedNow:
-    """The configuration and the recordings of the agent, as a request for a recording sees them. A reload of the
-    configuration replaces it.
+    """The agent's configuration and recordings at one moment, for a request for a recording. When the configuration is
+    reloaded, a new object replaces it.
     """
 
     values: Values
@@ -46,7 +46,7 @@ class RecordedNow:
 
 
 class OnDemand:
-    """The handler of clients' requests for recordings of a service at another rate.
+    """The handler of clients' requests for a separate recording of a service, for example at a higher rate.
 
     Attributes:
         under_way: Number of requests that are being served.
@@ -131,7 +131,7 @@ class OnDemand:
 
 
 def _file(profile: Profile) -> bytes:
-    """Return the contents of a recording file of a profile."""
+    """Return a profile as the bytes of a recording file."""
     from pyprof.recording.writer import write
 
     out = io.BytesIO()
@@ -140,7 +140,7 @@ def _file(profile: Profile) -> bytes:
 
 
 def choice_of(table: ProcessTable, request: ControlRequest) -> SamplingChoice:
-    """Return how the agent samples the processes of a service.
+    """Return the way in which the agent samples the processes of a service.
 
     Raises:
         ControlRefused: No process of the service is recorded.

@@ -33,36 +33,37 @@ AIM = 0.9
 minute to minute.
 """
 _REMEMBERED = 10
-"""Number of minutes whose cost decides the budget that is stated as needed."""
+"""Number of the last minutes whose cost decides which budget is stated as needed."""
 MAX_PATIENCE = 64
 """Maximum number of minutes between two tries to lower or raise the agent's effort."""
 _MAX_STEPS = 4
-"""Maximum number of steps at once in which the agent uses fewer sampling times."""
+"""Maximum number of steps by which the agent reduces its sampling times at once."""
 _FIXED = 1.25
-"""Constant part of the agent's cost, relative to the budget, from which on fewer samples do not help. It is an
-estimate.
+"""Constant part of the agent's cost, as a multiple of the budget, from which on fewer samples do not help. The value is
+an estimate.
 """
 _CHEAP = 0.25
-"""Maximum cost of the agent's samples, relative to its constant cost, at which the effort is not reduced further if the
-constant cost alone exceeds the budget.
+"""Cost of samples as a fraction of the agent's constant cost. Below it, a reduction of the effort is not worth its
+samples if the constant cost alone exceeds the budget.
 """
 _FORGOTTEN = 10
-"""Number of minutes in a row within the budget after which the governor no longer knows that a reduction of the effort
-did not help. A single one does not count: by chance, minutes cost a quarter more or less.
+"""Number of consecutive minutes within the budget after which the governor forgets that a reduction of the effort did
+not help. A single minute is too few: by chance, its cost varies by a quarter.
 """
 _HELPED = 0.95
-"""Maximum ratio of the agent's cost after a reduction of the effort to its cost before, for the reduction to count as
-useful.
+"""Maximum ratio of the agent's cost after a reduction of its effort to the cost before. Above it, the reduction did not
+help.
 """
 SETTLING = 0.25
-"""Time without a check of the budget after the start and after a change of the recorded processes, which restarts
-recordings; relative to CostBudget.every_s.
+"""Time without a check of the budget after the start, and after a change of the recorded processes, which restarts
+recordings. It is a multiple of the budget's period (CostBudget.every_s).
 """
 FIRST_SETTLING = 1.0
-"""SETTLING after the first recording of an agent has begun.
+"""Time without a check of the budget after the first recording of an agent has begun, as a multiple of the budget's
+period (CostBudget.every_s).
 
-Its processes run files that no recording has read before. That costs more than a minute may, and only once: samples
-that are dropped for it would come back one step a minute.
+The processes of this recording run files that no recording has read before. Reading costs more than a minute may, and
+only once. Samples that are dropped because of it would come back only one step a minute.
 """
 
 
@@ -83,7 +84,7 @@ class CostBudget:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The agent's effort: one of `times` sampling times is used, and one of `processes` processes is recorded."""
+    """The agent's effort: it uses one of `times` sampling times and records one of `processes` processes."""
 
     times: int = 1
     processes: int = 1
@@ -96,7 +97,7 @@ class Effort:
 
 STRIDES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 PARTS = (1, 2, 4, 8, 16, 32, 64)
-"""Possible values of Effort.processes: one of this many processes is recorded."""
+"""Possible values of Effort.processes, each the N of "one of N processes is recorded"."""
 
 
 class BudgetVerdict(IntEnum):
@@ -125,7 +126,7 @@ class _RetryDelay:
         return self._calm >= self.minutes
 
     def count_minute(self, is_full: bool) -> None:
-        """Count a minute within the budget. At full effort no try is needed, so earlier tries are forgotten."""
+        """Count a minute within the budget. At full effort there is nothing to retry, and the delay becomes shorter."""
         self._calm += 1
         if is_full and self._calm > self.minutes:
             self.minutes, self._calm = max(self.minutes // 2, 1), 0
@@ -188,7 +189,7 @@ class Governor:
 
     @property
     def is_exceeded(self) -> bool:
-        """True if the last judgement found more than the budget."""
+        """True if the last check found a cost above the budget."""
         return self.cpu > self.budget.cpu or self.memory > self.budget.memory
 
     def exclude_cost(self, now: float, settling: float = SETTLING) -> None:
@@ -201,7 +202,8 @@ class Governor:
         self._settled = max(self._settled, now + settling * self.budget.every_s)
 
     def change_budget(self, budget: CostBudget, now: float, spent_s: float) -> None:
-        """Enforce another budget from now on. The effort rises at once as far as its cost is sure to be within it.
+        """Enforce another budget from now on. The effort rises at once as far as its cost is sure to stay within the
+        budget.
 
         Args:
             budget: The new budget.
@@ -251,7 +253,9 @@ class Governor:
         return next((each for each in by_importance if each in (times, processes)), BudgetVerdict.NOTHING)
 
     def _keep_times(self) -> BudgetVerdict:
-        """Forget what the last reduction of the effort saved, if _FORGOTTEN minutes in a row were within the budget."""
+        """Forget what the last reduction of the effort saved, after _FORGOTTEN consecutive minutes within the
+        budget.
+        """
         self._calm += 1
         if self._calm >= _FORGOTTEN:
             self._forget_reduction()
@@ -271,7 +275,7 @@ class Governor:
         return self._stride < len(STRIDES) - 1 and may_help and not self._is_mostly_fixed(cpu)
 
     def _has_helped(self, cpu: float) -> bool:
-        """Return True if the agent's cost is lower now than before the last reduction of its effort."""
+        """Return True if the agent's cost is clearly lower now than before the last reduction of its effort."""
         return cpu <= _HELPED * self._cpu_before
 
     def _fewer_times(self) -> BudgetVerdict:
@@ -302,9 +306,10 @@ class Governor:
         return False
 
     def _is_mostly_fixed(self, cpu: float) -> bool:
-        """Return True if the cost before and after the last reduction shows that no further one is worth its samples.
+        """Return True if the cost before and after the last reduction shows that a further reduction is not worth the
+        lost samples.
 
-        The cost is taken as a constant part and one in proportion to the work.
+        The cost is taken as the sum of a constant part and a part in proportion to the samples.
         """
         if not self._has_helped(cpu):
             return False

@@ -42,8 +42,8 @@ from pyprof.model.unwind_result import Trust
 
 _POLL_NS = 1_000_000_000
 _REST = 5_000
-"""Factor that limits the cost of reading processor clocks: a poll that took t is followed by a pause of this many times
-t.
+"""Factor that limits the cost of reading processor clocks: after a poll, the next one waits this many times as long as
+the poll took.
 """
 
 
@@ -55,8 +55,8 @@ class ProcessTime(NamedTuple):
         ns: On-CPU time.
         unread_ns: Time between the last reading and the end of the window if the process has ended and its parent has
             not waited for it, otherwise 0.
-        children_ns: On-CPU time of its children that ended without a reading, or after the last one.
-        kin: Of a process that lived too short to be seen, its labels as one text, otherwise "".
+        children_ns: On-CPU time of its ended children that no reading of their clocks has counted.
+        kin: The labels as one text if the process lived too short to be seen by a search, otherwise "".
     """
 
     pid: int
@@ -69,7 +69,7 @@ class ProcessTime(NamedTuple):
 
 
 def summed_times(times: Iterable[ProcessTime]) -> list[ProcessTime]:
-    """Return the total time of each process in consecutive parts of a window."""
+    """Return for each process the sum of its times in consecutive parts of a window."""
     found: dict[tuple[int, int], ProcessTime] = {}
     for each in times:
         key = each.pid, each.began_ns
@@ -90,16 +90,20 @@ class _Reading(NamedTuple):
 
 
 _MAX_CLOCKS = 20_000
-"""Number of processes in a window above which processes that live too short to be seen have a clock for each name."""
+"""Maximum number of processes in a window for which each process has a separate clock. Above it, processes that live
+too short to be seen share one clock for each name.
+"""
 _INIT = 1
-"""Pid of the process that waits for those whose parent has ended, if no report names another one."""
+"""Pid of the process that inherits orphaned processes and waits for them, if no report names another process."""
 _MAX_GENERATIONS = 16
 """Maximum number of ended parents between a process and the one that has waited for them."""
 _MAX_DRIFT_NS = 1_000_000_000
-"""Change of the shift of all processor clocks (read_clock_shift_ns) during a reading, from which on it is discarded."""
+"""Maximum change of the shift of all processor clocks (read_clock_shift_ns) during a reading, in nanoseconds. A reading
+with a larger change is discarded.
+"""
 _MIN_READINGS = 2
-"""Number of readings of a processor clock beyond which a poll replaces the last one. The first two show the clock at
-the start of the window.
+"""Number of readings of a processor clock that always stay. Once a clock has more, a poll replaces the last reading.
+The first two show the clock at the start of the window.
 """
 
 
@@ -109,14 +113,14 @@ class _Clock:
     the window.
 
     Attributes:
-        began_ns: Start of the process by the monotonic clock; always the same, so that times can be added by it.
+        began_ns: Start of the process by the monotonic clock. It is computed once, so that it can be a key of sums.
         part_ns: Value at the end of the last part of the window, None if no part has it.
         parent: Pid of its parent when it was found, 0 if it had ended.
         waited_ns: Time of children that it had waited for at the last window's end, or when it was found.
         unseen_ns: Part of the waited time that no reading of a child explains and no window has got. Negative if the
             parent has not waited for a child that has ended.
-        kin: Labels as one text, of a process that lived too short to be seen, otherwise "". None if that process is in
-            no service: it only explains a part of the time that its parent has waited for.
+        kin: Labels as one text if the process lived too short to be seen, otherwise "". None if such a process is in no
+            service: its clock only explains a part of its parent's waited time.
     """
 
     name: str
@@ -129,8 +133,8 @@ class _Clock:
     kin: str | None = ""
 
     def at(self, at_ns: int) -> int:
-        """Return the processor time of the process at a moment, interpolated; outside the readings, the first or last
-        value.
+        """Return the processor time of the process at a moment, interpolated between readings. Before the first and
+        after the last reading, return the value of that reading.
         """
         after = bisect.bisect_left(self.readings, (at_ns,))
         if after in (0, len(self.readings)):
@@ -186,7 +190,9 @@ class ProcessClocks:
             self._kin.clear()
 
     def resume(self, processes: Mapping[int, ObservedProcess]) -> None:
-        """Begin a recording whose first window starts where the last part or window of the one before ended."""
+        """Begin a recording whose first window starts where the last window (or part of one) of the recording before it
+        ended.
+        """
         with self._lock:
             for clock in self._clocks.values():
                 if clock.part_ns is not None:
@@ -201,8 +207,10 @@ class ProcessClocks:
 
         Args:
             end: The process. Without an earlier reading, all of its time is in the window.
-            kin: See ProcessTime. None if no service has the process: then its time must not be in its parent's either.
-            is_known: True if a search had found it. Then an earlier window may have its time, unless it began later.
+            kin: See ProcessTime. None if the process is in no service. Its time must then not be in its parent's time
+                either.
+            is_known: True if a search had found the process, so that an earlier window may already have a part of its
+                time.
         """
         with self._lock:
             clock = self._clocks.get((end.pid, end.start))
@@ -224,8 +232,8 @@ class ProcessClocks:
             self._clocks[end.pid, end.start] = self._kin[end.name, kin] = clock
 
     def poll(self, processes: Mapping[int, ObservedProcess]) -> None:
-        """Read the processor clocks of all processes. If a process ends soon, its time is then known up to this
-        reading.
+        """Read the processor clocks of all processes if a poll is due. The time of a process that ends soon is then
+        known up to this reading.
         """
         if (before_ns := self._monotonic_ns()) >= self._poll_at_ns:
             with self._lock:
@@ -234,7 +242,7 @@ class ProcessClocks:
             self._poll_at_ns = after_ns + max(_POLL_NS, _REST * (after_ns - before_ns))
 
     def read_near_end(self, processes: Mapping[int, ObservedProcess]) -> None:
-        """Read the processor clocks of all processes because the window, or a part of it, ends soon.
+        """Read the processor clocks of all processes shortly before the window, or a part of it, ends.
 
         All readings from now on are kept until end_window() or end_part().
         """
@@ -298,10 +306,8 @@ class ProcessClocks:
         return times
 
     def _count_unseen_children(self, end_ns: int) -> set[tuple[int, int]]:
-        """Compute the time of unseen children (_Clock.unseen_ns), and return the processes that a parent has waited
-        for.
-
-        The waited time of a parent that has ended is part of the time that its own parent has waited for.
+        """Compute the processor time of children that no search has seen (_Clock.unseen_ns), and return the processes
+        for which a parent has waited.
         """
         running = {pid: clock for (pid, _), clock in self._clocks.items() if clock.readings[-1].at_ns >= end_ns}
         for (pid, start), clock in self._clocks.items():
@@ -356,10 +362,10 @@ _NO_SAMPLE = Frame(FrameKind.MARKER, 0, 0, 0, -1, (), Trust.CONTEXT, NO_SAMPLE.t
 
 
 def with_exact_sums(profile: Profile, times: Sequence[ProcessTime]) -> Profile:
-    """Return the window's profile with the processor time of each process in `times` as the sum of its values.
+    """Return the window's profile with values scaled so that each process has the processor time that `times` states.
 
-    A process without an entry in `times` was too short-lived to be read; its samples stay as they are. What its parent
-    has waited for beyond that is unsampled time of the parent. Rows for unsampled time count no sample.
+    A process without an entry in `times` was too short-lived to be read; its samples stay as they are. The rest of the
+    time for which its parent has waited is unsampled time of the parent. Rows for unsampled time count no sample.
 
     Args:
         profile: A window of on-CPU samples; its primary value is in nanoseconds.
@@ -410,7 +416,7 @@ def _is_unsampled(profile: Profile) -> npt.NDArray[np.bool_]:
 
 
 def _unread(profile: Profile, rows: npt.NDArray[np.int64], unread_ns: int) -> int:
-    """Return the sampled time of a process between the last reading of its clock and the end of the window, in
+    """Return the sampled time of a process after the last reading of its clock, up to the end of the window, in
     nanoseconds.
     """
     if not unread_ns:
@@ -427,10 +433,9 @@ def _scaled(values: npt.NDArray[np.int64], total: int) -> npt.NDArray[np.int64]:
 
 
 def _merge_kin(missing: Sequence[tuple[ProcessTime, int]]) -> list[tuple[ProcessTime, int]]:
-    """Merge the unsampled time of processes that lived too short to be seen into one entry for each name and set of
-    labels.
+    """Merge the unsampled time of processes that lived too short to be seen: one entry for each name and set of labels.
 
-    The entry names the last of them, whose labels the agent remembers longest.
+    The entry has the pid of the last of these processes, because the agent remembers its labels longest.
     """
     found: dict[tuple[object, ...], tuple[ProcessTime, int]] = {}
     for each, total in missing:
@@ -440,7 +445,9 @@ def _merge_kin(missing: Sequence[tuple[ProcessTime, int]]) -> list[tuple[Process
 
 
 def _with_rows(profile: Profile, missing: Sequence[tuple[ProcessTime, int]]) -> Profile:
-    """Return the profile with additional rows, without functions, for the unsampled time of some processes."""
+    """Return the profile with additional rows for the unsampled time of some processes. These rows have no
+    functions.
+    """
     node, frame = len(profile.parent), len(profile.frames)
     threads = [
         ThreadInfo(each.pid, each.pid, each.name, each.name, each.began_ns, each.began_ns) for each, _ in missing

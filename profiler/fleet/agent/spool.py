@@ -34,7 +34,7 @@ from pyprof.problem_counters import Diagnostics
 
 
 class Excess(IntEnum):
-    """The limit because of which a segment of the spool is dropped, such as the total size or the age."""
+    """The limit that makes the spool drop a segment: age, number of files, or total size."""
 
     AGE = 0
     FILES = 1
@@ -66,7 +66,7 @@ class Place:
     Attributes:
         names: Names of the segments.
         bytes: Total size of the segments.
-        heap: The segments of a queue by age, with some that are gone.
+        heap: Heap of the segments by age. It may still contain segments that are gone.
     """
 
     names: dict[SegmentName, None] = field(default_factory=dict)
@@ -114,14 +114,14 @@ class Inventory:
         return iter(self._kept)
 
     def places(self, name: SegmentName) -> set[str]:
-        """Return the places in which the spool has a segment: "" for the spool itself, else queues of sinks. Empty if
-        it is not known.
+        """Return the places in which the spool has a segment: "" for the spool itself, otherwise folders of queues. The
+        set is empty for an unknown segment.
         """
         return set(self._kept[name].places) if name in self._kept else set()
 
     def left(self, name: SegmentName, place: str) -> None:
-        """Record that a segment was removed from one place (the spool or a queue). A segment without a place is
-        forgotten.
+        """Record that a segment was removed from one place: the spool or a queue. A segment that is in no place any
+        more is forgotten.
         """
         known = self._kept.get(name)
         if known is not None and place in known.places:
@@ -139,7 +139,7 @@ class Inventory:
         return self._oldest[0][2] if self._oldest else None
 
     def excess(self, caps: Caps, now_ns: int) -> tuple[SegmentName, Excess] | None:
-        """Return the oldest segment of the spool and why it must be dropped, or None."""
+        """Return the oldest segment of the spool and the limit because of which it must be dropped, or None."""
         oldest = self.oldest()
         if oldest is None:
             return None
@@ -162,15 +162,17 @@ NOT_WRITTEN = "segment_not_written"
 STRANGE = "spool_file_not_segment"
 REFUSED = "refused_segment_dropped"
 REASONS = (OLD, MANY, LARGE, FULL, NOT_WRITTEN, NOT_KEPT, STRANGE, REFUSED)
-"""Counters of dropped data, which are also the reasons in metrics."""
+"""Names of the counters of dropped data. Metrics use them as reasons."""
 QUEUE, ASIDE, SO_FAR = "queue", "refused", "sofar"
 _SAVED = re.compile(r"\d{19}-([0-9a-f]{32})")
 MAX_REFUSED = 100
-"""Maximum number of refused segments that the spool keeps for each reason."""
+"""Maximum number of segments refused by receivers that the spool keeps for each reason."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk."""
 PROBE_BYTES = 1 << 16
-"""Size of the file that the agent writes at its start to see whether the disk is full: about that of a segment."""
+"""Size in bytes of the file that the agent writes at its start to see whether the disk is full: about that of a
+segment.
+"""
 _TRIES = 4
 """Number of attempts to make room on the disk for one segment."""
 
@@ -182,13 +184,13 @@ class SpoolSegment:
 
 
 Restore = Callable[[Sequence[str], str, Callable[[], None]], Sequence[SpoolSegment]]
-"""Function that turns checkpoints into segments. It receives the paths of a window's checkpoints in order, the window,
-and a function to call for each broken one.
+"""Function that turns checkpoints into segments. It receives the paths of a window's checkpoints in order, the window's
+key, and a function that it calls for each broken checkpoint.
 """
 
 
 class Spool:
-    """The spool of one agent, which holds the lock (disk.locked). open() must be called first.
+    """The spool of one agent, which holds the lock of the directory (disk.locked). open() must be called first.
 
     Attributes:
         held: Segments that wait in memory.
@@ -209,12 +211,12 @@ class Spool:
         spare: Callable[[], int] = lambda: 0,
         restore: Restore = lambda paths, window, broken: (),
     ) -> None:
-        """Open the spool in a directory.
+        """Create the spool of an agent in a directory. open() reads the directory.
 
         Args:
             diagnostics: Counters of dropped data.
             sinks: Names of sinks that get a queue.
-            spare: Frees dispensable files, and returns the number of bytes freed.
+            spare: Function that deletes dispensable files, and returns the number of bytes freed.
             restore: Function that makes segments of checkpoints.
         """
         self.inventory = Inventory()
@@ -251,8 +253,8 @@ class Spool:
         self.keep_within()
 
     def reopen(self) -> None:
-        """Find the segments of the spool again, because its folder was removed and is another one now. Removed segments
-        that a sink had not taken count as lost. Segments in memory stay.
+        """Find the segments of the spool again after its folder was removed and another one was created. Removed
+        segments that a sink had not accepted count as lost. Segments that wait in memory stay.
 
         Raises:
             OSError: The spool cannot be read.
@@ -268,7 +270,9 @@ class Spool:
                 self.lost[place.removeprefix(f"{QUEUE}/")] += len(removed)
 
     def probe(self) -> None:
-        """Write and delete a file, so that `failure` states at the agent's start whether the spool can be written."""
+        """Write and delete a file at the agent's start, so that `failure` states the error if the spool cannot be
+        written.
+        """
         part = f"{self.root}/{SO_FAR}/.probe.part"  # open() deletes it there if the agent is killed
         try:
             self._disk.make_folder(f"{self.root}/{SO_FAR}")
@@ -292,7 +296,7 @@ class Spool:
                         self._diagnostics.count(STRANGE)
 
     def _recover(self) -> None:
-        """Turn checkpoints of earlier windows into segments if their window has no segment."""
+        """Turn the checkpoints of earlier windows into segments, for windows of which the spool has no segment."""
         known = {name.key: name for name in self.inventory.all()}
         folder, saved = f"{self.root}/{SO_FAR}", dict[str, list[str]]()
         for name in sorted(found.name for found in self._disk.list_folder(folder)):
@@ -309,8 +313,8 @@ class Spool:
                 self._unrecovered[window] = paths
 
     def recover_waiting(self) -> int:
-        """Turn the checkpoints that the disk had no room to restore into segments, and return the number of segments.
-        Nothing happens while the disk is full.
+        """Restore the checkpoints for which the disk had no room as segments, and return the number of segments. Do
+        nothing while the disk is full.
         """
         before = self.recovered
         if self._unrecovered and has_room(self.root):
@@ -384,8 +388,8 @@ class Spool:
                 self._disk.unlink(path)
 
     def store_window(self, segments: Sequence[SpoolSegment], window: str = "") -> bool:
-        """Store the segments of one window, and those that wait in memory. Return False if some wait now or are
-        lost.
+        """Store the segments of one window, and segments of earlier windows that wait in memory. Return False if some
+        wait now or are lost.
         """
         self.failure = None
         waiting, self.held = self.held, ()
@@ -440,7 +444,7 @@ class Spool:
             self._disk.close(fd)
 
     def _take_back(self, name: SegmentName, part: str) -> None:
-        """Remove the files that a failed attempt to store a segment has left, because it will be stored again."""
+        """Remove the files that a failed attempt to store a segment has left. The segment will be stored again."""
         for path in (part, *(self._path(place, name.path) for place in self._queues)):
             with suppress(OSError):
                 self._disk.unlink(path)
@@ -499,7 +503,7 @@ class Spool:
         return True
 
     def begin_queues(self, sinks: Sequence[str]) -> None:
-        """Set the sinks that have queues from now on, and find the segments in existing queues.
+        """Set the sinks that have queues from now on, and find the segments in queues that exist already.
 
         Raises:
             OSError: A queue cannot be read.
@@ -510,7 +514,7 @@ class Spool:
                 self.inventory.add_segment(name, size, place)
 
     def queued(self, sink: str) -> Iterator[SegmentName]:
-        """Return the segments in the queue of a sink, which it has not accepted yet, oldest first."""
+        """Return the segments in the queue of a sink, which has not accepted them yet, oldest first."""
         return self.inventory.queued(f"{QUEUE}/{sink}")
 
     def sent(self, sink: str, name: SegmentName) -> None:
@@ -525,7 +529,8 @@ class Spool:
         self.inventory.left(name, place)
 
     def refused(self, sink: str, name: SegmentName, reason: str) -> None:
-        """Set aside a segment that a sink will never accept, and drop the oldest of too many.
+        """Move a segment that a sink will never accept out of its queue into the folder of refused segments. Drop the
+        oldest refused segments if there are too many.
 
         Args:
             reason: A key of REFUSED in wire/push_response_verdicts.py.

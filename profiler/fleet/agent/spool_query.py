@@ -1,8 +1,8 @@
 """Query of a spool for a span of time: its segments are read one after the other into one profile, which can be divided
 by a label.
 
-This needs neither a lock nor a running agent. A segment belongs to a span if its window ended in it. Samples have the
-time at which their window began. A file that cannot be read is skipped and named in the profile's notes.
+A query needs neither a lock nor a running agent. A segment belongs to a span if its window ended in it. Samples have
+the time at which their window began. A file that cannot be read is skipped and named in the profile's notes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pyprof.model.unwind_result import Trust
 from pyprof.recording.untrusted_recording import read_bytes
 
 MAX_SAMPLES = 4_000_000
-"""Maximum number of different (window, thread, stack) in a query of a spool."""
+"""Maximum number of different combinations of window, thread and stack in a query of a spool."""
 MAX_NODES = 4_000_000
 _SUMMED_TOGETHER = 256
 
@@ -66,7 +66,7 @@ def _days(span: TimeSpan) -> tuple[str, str]:
 
 
 def _of_days(root: str, days: tuple[str, str] | None) -> Iterator[SegmentName]:
-    """Yield the segments in a spool between two days, None for no limit."""
+    """Yield the names of a spool's segments between two days, None for no limit."""
     disk = Disk()
     try:
         for day in disk.list_folder(root):
@@ -82,8 +82,8 @@ def _of_days(root: str, days: tuple[str, str] | None) -> Iterator[SegmentName]:
 
 @dataclass(slots=True)
 class _SegmentHeaders:
-    """Facts about all segments of a query together, such as the times of their windows. `others` are the value types of
-    segments that were left out.
+    """Facts about all segments of a query together, such as the times of their windows. `others` names the value types
+    of segments that were left out because they have another mode.
     """
 
     kinds: tuple[ValueType, ...] = ()
@@ -112,12 +112,12 @@ class _SegmentHeaders:
         return found
 
     def gaps(self) -> tuple[Span, ...]:
-        """Return the times between windows."""
+        """Return the intervals (start, end) between windows in which nothing was recorded."""
         found = pairwise(self.recorded())
         return tuple((end, start) for (_, end), (start, _) in found if start > end)
 
     def before(self, moments: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return for each point in time the total recorded time before it, that is the time in any window."""
+        """Return for each moment the recorded time (that of all windows) before the moment, in nanoseconds."""
         spans = np.array(self.recorded(), np.int64).reshape(-1, 2)
         begin_ns, length_ns = spans[:, 0], spans[:, 1] - spans[:, 0]
         upto = np.append(0, np.cumsum(length_ns))
@@ -128,7 +128,7 @@ class _SegmentHeaders:
 
 
 def profile_of(root: str, names: Sequence[SegmentName], mode: str, title: str, gapless: bool = False) -> Profile:
-    """Return the segments of one mode as one profile.
+    """Merge the segments of one mode, such as CPU time, into one profile.
 
     Args:
         gapless: Remove the time between windows, so that costs per time refer to the recorded time.
@@ -194,11 +194,13 @@ def _built(builder: Builder, heads: _SegmentHeaders, title: str, gapless: bool) 
 
 
 NONE = "(none)"
-"""Value of a label for threads that do not have the label."""
+"""Text that stands for the value of a label of threads that do not have the label."""
 
 
 def value_of(thread: ThreadInfo, by: str) -> str:
-    """Return the text by which a query divides threads: the thread, the process, its pid, or the value of a label."""
+    """Return the text by which a query divides threads: the name of the thread or of its process, its pid, or the value
+    of a label.
+    """
     if by == "thread":
         return thread.name
     if by == "process":
@@ -222,8 +224,8 @@ def parts(profile: Profile, by: str) -> list[tuple[str, Profile]]:
 
 
 def rooted(profile: Profile, by: str) -> Profile:
-    """Return a profile in which the value of a label is the outermost frame of each thread's stacks. The summary stays
-    that of the original stacks.
+    """Return a profile in which each stack has a new outermost frame: the value of a label of its thread. The summary
+    stays that of the original stacks.
     """
     values, group = grouped(profile, by)
     tree, frame_of = Tree(), profile.frame.tolist()

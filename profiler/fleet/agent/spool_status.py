@@ -34,9 +34,9 @@ class ServiceState:
     Attributes:
         segments: Number of segments.
         bytes: Total size of the segments.
-        newest_ns: End of the last window.
+        newest_ns: End of the last window, since the epoch.
         samples: Samples of all modes.
-        stand_for: Average number of sampling times that a sample stands for.
+        stand_for: Average number of sampling times that one sample represents.
         whole: Share (0..1) of the measured amount with complete stacks, None if nothing was measured.
     """
 
@@ -72,7 +72,8 @@ class SpoolState:
 
 
 def state(root: str, span: TimeSpan) -> SpoolState:
-    """Return the state of a spool in a span.
+    """Return the state of a spool in a span of time: for each service what is stored, and the object files without
+    names.
 
     Raises:
         RecordingError: The spool cannot be read.
@@ -126,7 +127,9 @@ def _profiles(root: str, names: Sequence[SegmentName]) -> Iterator[Profile]:
 
 
 def _unnamed(service: str, profiles: Sequence[Profile], total: int) -> Iterator[Unnamed]:
-    """Yield the object files whose samples lack function names, with the amount of samples in each."""
+    """Yield the object files whose samples lack function names, with the share of the service's time that is in
+    each.
+    """
     cost: Counter[tuple[str, str]] = Counter()
     problems: dict[tuple[str, str], dict[Problem, None]] = {}
     for profile in profiles:
@@ -144,7 +147,9 @@ def _unnamed(service: str, profiles: Sequence[Profile], total: int) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A queue of segments; oldest_ns is the end of its oldest window, 0 for none."""
+    """The queue of a sink: its number of segments and bytes. oldest_ns is the end of its oldest window, 0 if it is
+    empty.
+    """
 
     sink: str
     segments: int
@@ -153,7 +158,7 @@ class QueueState:
 
 
 def queues(root: str) -> list[QueueState]:
-    """Return the queues of sinks in a spool, sorted by name.
+    """Return the size and age of each sink's queue in a spool, sorted by the name of the sink.
 
     Raises:
         OSError: A folder cannot be read.

@@ -5,9 +5,9 @@ hosts do not all work at the same moment. The monotonic clock measures their len
 
 A window of all processes is divided into segments: one for each service, with the rules' labels on each thread.
 
-Checkpoints are the parts of an unfinished window, as the worker sent them, with the rules' labels of their processes.
-They become segments only if the agent was killed, so they are stored without being parsed. Each has the on-CPU time of
-the processes by the kernel's clocks: the sums of a recovered window are exact up to its last checkpoint.
+Checkpoints are the parts of an unfinished window, as the worker process sent them, with the rules' labels of their
+processes. They become segments only if the agent was killed, so they are stored without being parsed. Each has the
+on-CPU time of the processes by the kernel's clocks: the sums of a recovered window are exact up to its last checkpoint.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from pyprof.session.worker import response_codec
 from pyprof.session.worker.message_channel import Part
 
 _SHIFT = 0.05
-"""Maximum shift of a window's end relative to the window's length."""
+"""Maximum shift of a window's end, as a fraction of the window's length."""
 _LEAST = 0.25
-"""Minimum length of a window relative to the configured one. A shorter window continues until the next end."""
+"""Minimum length of a window, as a fraction of the configured length. A shorter window continues until the next end."""
 
 
 class WindowClock:
@@ -66,8 +66,8 @@ class WindowClock:
 
 
 _TOLERANCE_NS = 100_000_000
-"""Differences in nanoseconds between clocks that do not count as a step. They come from scheduling between two
-readings, or cannot be seen in a window.
+"""Maximum change in nanoseconds between wall clock and monotonic clock that does not count as a step. Such changes come
+from scheduling between two readings, or are too small to matter in a window.
 """
 _READINGS = 3
 
@@ -75,8 +75,8 @@ _READINGS = 3
 class ClockSteps:
     """Steps of the wall clock since this object was created. All methods may be called from any thread.
 
-    The recorder follows a step when it ends a window: the window keeps its start time, and the next one has the new
-    time. This class finds the steps for the log and the metrics.
+    The recorder takes account of a step when it ends a window: the window keeps its start time, and the next one has
+    the new time. This class finds the steps for the log and the metrics.
 
     Attributes:
         count: Number of steps.
@@ -111,8 +111,8 @@ class ClockSteps:
             return self._known_ns - self._first_ns
 
     def _ahead_ns(self) -> int:
-        """Return by how much the wall clock is ahead of the monotonic clock, from the reading with the shortest
-        interruption.
+        """Return the nanoseconds by which the wall clock is ahead of the monotonic clock. Of several readings, the one
+        with the shortest interruption counts.
         """
         readings = []
         for _ in range(_READINGS):
@@ -122,21 +122,24 @@ class ClockSteps:
 
 
 MIN_GAP_S = 1.0
-"""Minimum time in seconds between two windows that is a condition of the agent. Shorter gaps are only counted."""
+"""Minimum time in seconds between two windows that is reported as a condition of the agent. Shorter gaps are only
+counted.
+"""
 
 
 class UnrecordedTime:
-    """The time without a window between the windows of an agent, as by a restart. Used by one thread at a time.
+    """The time between the windows of an agent that no window covers, for example during a restart. Used by one thread
+    at a time.
 
-    Time in which no process was to be recorded does not count, nor time around a step of the wall clock. A gap of
-    MIN_GAP_S or more is the condition window_gap.
+    Time in which there was no process to record does not count, nor time around a step of the wall clock. A gap of
+    MIN_GAP_S or more begins the condition window_gap.
 
     Attributes:
-        total_ns: Sum of it since the agent's start, including the time before its first window.
+        total_ns: Sum since the agent's start, including the time before its first window.
     """
 
     def __init__(self, conditions: Conditions) -> None:
-        """Count from now on."""
+        """Start to count unrecorded time now."""
         self._conditions = conditions
         self.total_ns = 0
         self._last: dict[object, tuple[int, int]] = {}
@@ -144,7 +147,9 @@ class UnrecordedTime:
         self._since_ns = 0
 
     def begin(self, since_ns: int) -> None:
-        """Begin with the end of the last window of an earlier agent, since the epoch; 0 if there is none."""
+        """Start to count from the end of the last window of an earlier agent, since the epoch; 0 if there is no such
+        window.
+        """
         self._since_ns = since_ns
 
     def reset(self, group: object) -> None:
@@ -162,10 +167,10 @@ class UnrecordedTime:
             self._since_ns = max(self._since_ns, end_ns)
 
     def add_window(self, group: object, start_ns: int, end_ns: int, steps: int) -> None:
-        """Count the time between the previous window of a group and this one.
+        """Count the unrecorded time between the previous window of a group of processes and this window.
 
         Args:
-            group: Identifies what is recorded in the same way.
+            group: Key of the processes that are sampled in the same way.
             start_ns: Start of the window, since the epoch.
             end_ns: End of the window.
             steps: Number of steps of the wall clock until now, some time after the window's end.
@@ -182,11 +187,11 @@ class UnrecordedTime:
 
 
 _MIN_NOTED_GAP_NS = 500_000_000
-"""Minimum time without samples at the start of a window that the window has a note about."""
+"""Minimum time without samples at the start of a window, in nanoseconds, that a note in the window mentions."""
 
 
 def extended(profile: Profile, gap_ns: int) -> Profile:
-    """Return a window that begins earlier, with a note that this time has no samples if it is long."""
+    """Return a window whose start is moved back by a gap without samples. A note in the summary mentions a long gap."""
     notes = (make_note("window_resumed", seconds=gap_ns / 1e9),) if gap_ns >= _MIN_NOTED_GAP_NS else ()
     summary = replace(profile.summary, notes=(*profile.summary.notes, *notes))
     return replace(
@@ -200,8 +205,8 @@ _EVIDENCE = ExportOptions(evidence=True)
 
 
 def labelled(profile: Profile, verdict: Callable[[int, int], RuleVerdict]) -> Profile:
-    """Return a profile whose threads have the labels of their processes, including "service". The decision comes from
-    verdict(pid, start). A process without one has the host of the others.
+    """Return a profile whose threads have the labels of their processes, including "service". The function verdict(pid,
+    start) decides on the labels. A process without labels gets the host label of the other processes.
     """
     verdicts = [verdict(*thread.process_key) for thread in profile.threads]
     hosts = sorted({label for found in verdicts for label in found.labels if label[0] == HOST})
@@ -213,13 +218,13 @@ def labelled(profile: Profile, verdict: Callable[[int, int], RuleVerdict]) -> Pr
 
 
 _SUM_MARGIN, _SUM_SLACK_NS = 1.1, 2_000_000_000
-"""Factor and nanoseconds by which the sum of a window may exceed its length on all processors: processes that ended may
-have run a little earlier, and clocks are read one after the other.
+"""Factor and nanoseconds by which the total processor time of a window may exceed its length times the processors:
+processes that ended may have run a little earlier, and clocks are read one after the other.
 """
 
 
 def excess_seconds(profile: Profile, processors: int) -> float:
-    """Return by how many seconds the processor time of a window exceeds what is possible, 0 if it does not.
+    """Return by how many seconds the processor time of a window exceeds what its processors can do, 0 if it does not.
 
     Args:
         profile: The window of all processes of a host.
@@ -232,12 +237,13 @@ def excess_seconds(profile: Profile, processors: int) -> float:
 
 
 def count_processes(profile: Profile, selected: Set[int], recorded: Set[int]) -> dict[str, int]:
-    """Return the fields of a window's log line about its processes. Those with the name of a metric mean the same.
+    """Return the fields of a window's log line that count processes. A field that has the name of a metric means the
+    same.
 
     Args:
         profile: The window, with the exact processor time also of processes that have ended.
         selected: Pids that the rules select at the end of the window.
-        recorded: Those of them that the budget does not leave out.
+        recorded: Selected pids that the budget does not leave out.
     """
     return {
         "processes": len(selected),
@@ -256,8 +262,8 @@ def segments(
     """Split a labelled window into one segment for each service.
 
     Args:
-        processes: Services that had processes, with the pids. One without samples gets a segment with the value zero,
-            which distinguishes it from one that was not recorded.
+        processes: Pids of the services that had processes. A service without samples gets a segment with the value
+            zero, which distinguishes it from a service that was not recorded.
         window: See SegmentName.new().
         has_exact_sums: True if sums are those of the kernel's clocks, False if they are what samples stand for.
         labels: Labels of a process of each service, for a segment without samples.
@@ -283,7 +289,9 @@ def segments(
 
 
 def _make_zero_profile(profile: Profile, labels: Labels) -> Profile:
-    """Return a profile of the same time with a single value of zero, which has the labels of a process."""
+    """Return a profile of the same time span with a single value of zero, for a service without samples. It has the
+    labels of one of the service's processes.
+    """
     one = np.zeros(1, np.int32)
     return replace(
         profile,
@@ -312,12 +320,13 @@ def _segment(
 
 
 _NOTED_MARKS = {"too_short": NOT_SAMPLED, "too_short_or_late": LATE, "records_lost": LOST, "kernel_time": IN_KERNEL}
-"""Notes of a recording about its processor time without samples, and the mark of the rows that have this time."""
+"""Notes of a recording about processor time without samples, and for each the marker of the rows that have this time.
+"""
 
 
 def _with_own_notes(profile: Profile) -> Profile:
-    """Return a service's profile with notes about its own processor time without samples, in place of the notes about
-    the time of all services of the window.
+    """Return a service's profile with notes about its own processor time without samples. They replace the window's
+    notes, which are about the time of all services.
     """
     if profile.value_types[-1].type != "cpu":
         return profile
@@ -339,7 +348,7 @@ def _with_own_notes(profile: Profile) -> Profile:
 
 
 def _with_basis(profile: Profile, has_exact_sums: bool) -> Profile:
-    """Return a service's profile with a note that says how accurate the shares in it are.
+    """Return a service's profile with a note that says how accurate the shares of functions in it are.
 
     Args:
         profile: On-CPU samples of one service in one window.
@@ -357,7 +366,7 @@ def _with_basis(profile: Profile, has_exact_sums: bool) -> Profile:
 
 
 def _used(profile: Profile) -> Profile:
-    """Return a profile without those object files in which no frame lies."""
+    """Return a profile without the object files in which no frame lies."""
     used = sorted({frame.module for frame in profile.frames if frame.module >= 0})
     index: Mapping[int, int] = {module: at for at, module in enumerate(used)} | {-1: -1}
     return replace(
@@ -415,9 +424,9 @@ class _SavedPart:
 
     Attributes:
         verdicts: Start times and labels of processes, by pid.
-        times: On-CPU time of each process by the kernel's clocks; None if they were not read, and of a file by an older
-            version.
-        unsampled_ns: See WindowPart.
+        times: On-CPU time of each process by the kernel's clocks; None if they were not read, or if an older version
+            wrote the file.
+        unsampled_ns: Time before the first sample of the window whose on-CPU time is in `times`.
     """
 
     profile: Profile
@@ -430,7 +439,7 @@ def _unpacked(data: bytes) -> _SavedPart:
     """Decode a checkpoint file of an unfinished window.
 
     Raises:
-        ValueError: packed() of this version did not make it. Other exceptions are possible if its contents are broken.
+        ValueError: The file was not written by packed() of this version. Broken contents may raise other exceptions.
     """
     head, _, rest = data.removeprefix(_BEGINS).partition(b"\n")
     if not data.startswith(_BEGINS):
@@ -469,7 +478,7 @@ def _read(path: str) -> bytes:
 
 
 def restored(paths: Sequence[str], window: str, broken: Callable[[], None]) -> Sequence[SpoolSegment]:
-    """Return the segments of an unfinished window from its checkpoint files (spool.Restore)."""
+    """Return the segments of an unfinished window from its checkpoint files, for Spool (see spool.Restore)."""
     parts: list[_SavedPart] = []
     for path in paths:
         try:
@@ -484,8 +493,8 @@ def restored(paths: Sequence[str], window: str, broken: Callable[[], None]) -> S
 
 
 def _segments(parts: Sequence[_SavedPart], window: str) -> Sequence[SpoolSegment]:
-    """Return the segments of a window from its parts, with exact sums if all parts have the times of their
-    processes.
+    """Return the segments of a window from its decoded checkpoints. The sums are exact if all of them have the on-CPU
+    times of their processes.
     """
     whole = merge(part.profile for part in parts)
     has_exact_sums = all(part.times is not None for part in parts)
