@@ -1,6 +1,6 @@
 """Address spaces: the lines of /proc/PID/maps and the modules behind them.
 
-avma = address in the running process; svma = address stated in the file; rel = avma - base of the module.
+avma is an address in the running process, svma an address that the file states, rel is avma - base of the module.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pyprof.lazy_dataclasses import dataclass, field
 
 ReadMemory = Callable[[int, int], bytes]
-"""Function (avma, size in bytes) that returns at most size bytes of the target's memory; shorter or empty where it is
-unreadable.
+"""Type of a function that reads a target's memory. It takes an address and a size in bytes, and returns at most that
+many bytes. The result is shorter, or empty, where memory is unreadable.
 """
 
 
@@ -20,7 +20,9 @@ VDSO = "[vdso]"
 MAX_MAPPINGS = 1 << 14
 """Maximum number of mappings of an address space. The kernel allows 65,530 by default (vm.max_map_count)."""
 MAX_SPREAD = 1 << 30
-"""Maximum distance in bytes between the segments of one copy of a mapped file, beyond their distance in the file."""
+"""Maximum number of bytes by which two segments of a mapped file may be farther apart in memory than in the file.
+Segments farther apart belong to two copies of the file.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Mapping:
 
     @property
     def file(self) -> tuple[str, int, str]:
-        """A key that is equal for two mappings of one file."""
+        """A key (device, inode, path) that is equal for two mappings of one file."""
         return self.dev, self.inode, self.path
 
 
@@ -87,8 +89,8 @@ class Module:
 
 
 FindFiles = Callable[[Module], Iterable[tuple[str, bool]]]
-"""Function (module) that yields candidates for its file: (path on this machine, True if the user named it for this
-module), best first.
+"""Type of a function that finds candidates for the file of a Module, best first. Each is (path on this machine, True if
+the user named the file for this module).
 """
 
 
@@ -153,8 +155,8 @@ class AddressSpace:
         read: Reads the target's current memory (b"" after the process has ended).
         root: Folder where the target's file names start ("/proc/PID/root").
         files: Finds files on this machine, None if the target is a process of this machine.
-        stated: Returns the facts of a crash dump about a module.
-        complete: True if nothing else is mapped.
+        stated: Returns the facts that a crash dump states about a module, None if the target is no dump.
+        complete: True if `mappings` has all mappings of the process.
         image: The program image, None if no pid can be reused (a core file).
         modules: The modules.
     """
@@ -183,7 +185,7 @@ class AddressSpace:
 
     @property
     def process(self) -> object:
-        """An object that is the same for all address spaces of one program image, and different for others."""
+        """An object that is the same for all address spaces of one program image, and different for other images."""
         return self.image or self.pid
 
     @property

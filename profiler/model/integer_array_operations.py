@@ -14,11 +14,11 @@ import numpy.typing as npt
 Integer = TypeVar("Integer", bound=np.integer)
 _PIECE = 1 << 16
 MAX_SUM = 1 << 62
-"""Maximum sum of a profile's values. The difference of two such sums fits into 64 bits, too."""
+"""Maximum sum of the absolute values of a profile's samples. The difference of two such sums fits into 64 bits, too."""
 
 
 def largest_sum(values: npt.NDArray[np.int64]) -> float:
-    """Return the largest sum of absolute values over the columns of an array of shape (rows, columns)."""
+    """Return the largest of the columns' sums of absolute values, for an array of shape (rows, columns)."""
     return float(np.abs(values.astype(np.float64)).sum(axis=0).max()) if values.size else 0.0
 
 

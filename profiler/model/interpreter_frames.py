@@ -33,7 +33,9 @@ PARTIAL: dict[SampleState, str] = {
     SampleState.BROKEN_CHAIN: "python_frame_chain_broken",
     SampleState.LONG_CHAIN: "python_frame_chain_too_long",
 }
-"""Counters for interpreter frames that could not be merged completely with the native ones."""
+"""Names of the counters for interpreter frames that could not be merged completely with the native frames, by the flag
+of the sample.
+"""
 
 
 class FunctionPlace(NamedTuple):
@@ -55,7 +57,8 @@ class Run:
     Attributes:
         marker: An address on the evaluator call's C stack, 0 if this version of the interpreter keeps none.
         frames: The frames.
-        waits: True if the thread does not link this evaluator call, which was found on its C stack instead.
+        waits: True if the thread's chain of frames does not contain this evaluator call, so that it was found on the C
+            stack.
     """
 
     marker: int
@@ -77,7 +80,7 @@ class Chain:
         others: True if the C stack may hold evaluator calls outside the chain (those of other greenlets).
         lacking: Approximate number of outermost frames that are missing because of the limit on copied frames.
         enough: Value of --stack-size that would copy all frames, in bytes; 0 if none would.
-        scattered: True if no size would, because each frame is a separate read.
+        scattered: True if no --stack-size would copy all frames, because each frame is a separate read.
         number: Unique number in this process, 0 if it has none. A numbered chain is sent between processes only once.
         trunk: Chains with the same trunk differ only in the instruction of their innermost frame; 0 if it has none.
     """
@@ -105,7 +108,7 @@ class Chain:
 
         Args:
             instruction: The instruction.
-            number: Number of the copy (see `number`).
+            number: Unique number of the copy in this process, 0 for none.
         """
         run = self.runs[0]
         frames = (FunctionPlace(run.frames[0].function, instruction), *run.frames[1:])

@@ -1,7 +1,7 @@
 """The interface between collectors and interpreters: how the frames of an interpreter are read from a process.
 
-Interpreters make plans and offsets (FrameReadPlan, FrameOffsets, GoroutineOffsets). Collectors read the memory by them:
-in a stop (StackReader), or by a BPF program (KernelReader, FrameRows).
+Interpreters make plans and offsets (FrameReadPlan, FrameOffsets, GoroutineOffsets). Collectors read the memory with
+these: while a thread is stopped (StackReader), or by a BPF program (KernelReader, FrameRows).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pyprof.model.interpreter_frames import Chain
 _I64 = npt.NDArray[np.int64]
 
 Span = tuple[int, int]
-"""A range of a process's memory: (avma, number of bytes)."""
+"""A range of a process's memory: (address, number of bytes)."""
 
 
 Gather = Callable[[Sequence[Span]], memoryview]
-"""Function that reads spans of memory into one buffer, one after the other.
+"""Type of a function that reads spans of memory one after the other into one buffer, and returns it.
 
 The next call overwrites the buffer. It is shorter if a span cannot be read: data from there on is missing.
 """
 
 
 class PlacedSpan(NamedTuple):
-    """A range of a process's memory, and the offset at which its bytes are in the data that was read."""
+    """A range of a process's memory, and the offset of its copy in a buffer."""
 
     avma: int
     size: int
@@ -40,10 +40,11 @@ class PlacedSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FrameReadPlan:
-    """A plan for reading interpreter frames during a stop, without calling other code.
+    """A plan by which a collector reads CPython's frames while it has stopped the thread, without calling the
+    interpreter's reader.
 
-    A stop first reads the spans, the first of which is the head of the thread state. It then follows the chain of
-    frames and reads those that lie in none of the spans. Offsets are bytes in the head or in a frame, -1 if this
+    The collector first reads the spans, the first of which is the head of the thread state. It then follows the chain
+    of frames and reads those that lie in none of the spans. Offsets are bytes in the head or in a frame, -1 if this
     version has no such field.
 
     Attributes:
@@ -56,7 +57,7 @@ class FrameReadPlan:
         interpreter: Value that interp in the head must have.
         cframe: Offset of the pointer to the innermost CFrame.
         by_cframe: True if the CFrame links the innermost frame.
-        root_cframe: The CFrame that links no frame.
+        root_cframe: Address of the thread's outermost CFrame, which links no frame.
         most: Maximum number of frames that are followed.
         room: Number of bytes beyond the top of the newest chunk that are read.
     """
@@ -113,9 +114,9 @@ class GoroutineOffsets:
 class StackReader(Protocol):
     """Reader of an interpreter's frames in the threads of one process, together with each thread's stack.
 
-    Call inspect_process() first. Then call copy() for each sample while the thread is stopped, and take_chain() after
-    it was continued.
-    Call learn() after a copy that only serves to improve the next one.
+    The caller first calls inspect_process(). For each sample it calls copy() while the thread is stopped, and
+    take_chain() after the thread was continued. If a copy only serves to improve the next one, it calls learn() in
+    place of take_chain().
     """
 
     @property
@@ -139,57 +140,56 @@ class StackReader(Protocol):
 
         Args:
             tid: The thread.
-            stack: The thread's copied stack.
-            base: Address of the copied stack.
-            gather: Reads memory.
+            stack: Copy of the thread's stack.
+            base: Address in the target of the first byte of `stack`.
+            gather: Reads the target's memory.
         """
         ...
 
     def learn(self) -> None:
-        """Choose what the next copy of the last thread's interpreter frames must read. The choice depends on what the
-        last copy lacked.
+        """Use the last copy of interpreter frames only to improve the next copy: choose what has to be read in
+        addition.
         """
         ...
 
     def ahead(self, tid: int) -> FrameReadPlan | None:
-        """Return a plan with which a stop can read a thread's interpreter frames itself, without a call of copy().
-        Return None if only copy() can read them.
+        """Return a plan with which the collector can read a thread's interpreter frames during a stop, in place of a
+        call of copy(). Return None if only copy() can read them.
         """
         ...
 
     def copied_ahead(
         self, tid: int, ahead: FrameReadPlan, stack: memoryview, base: int, gather: Gather, now: Gather
     ) -> None:
-        """Store the memory with interpreter frames that a stop has read by the plan of ahead(), in place of a call of
-        copy(). The thread may already run again.
+        """Accept the memory with interpreter frames that the collector has read by a plan of ahead(), in place of a
+        call of copy(). The thread may already run again.
 
         Args:
             tid: The thread.
             ahead: The plan.
-            stack: The thread's copied stack.
-            base: Address of the copied stack.
-            gather: Returns the memory that was read in the stop.
+            stack: Copy of the thread's stack.
+            base: Address in the target of the first byte of `stack`.
+            gather: Returns the memory that was read during the stop.
             now: Reads the current memory of the process.
         """
         ...
 
     def left(self, tid: int) -> str:
-        """Forget a thread that has ended, because the kernel may reuse its tid. Return the name that the program gave
-        it, "" for none.
+        """Forget a thread that has ended, because the kernel may reuse its tid.
 
         Returns:
-            The name that the interpreter gave it, "" if none.
+            The name that the program gave the thread in its interpreter, "" if none.
         """
         ...
 
     def take_chain(self) -> Chain | None:
-        """Return the interpreter frames of the thread that was copied last, or None if it never had any."""
+        """Return the interpreter frames of the thread of the last copy(), or None if the thread never had any."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitOffsets:
-    """Byte offsets that lead along awaiting asyncio tasks and coroutines.
+    """Byte offsets of fields by which a reader follows asyncio tasks and coroutines that await each other.
 
     They lead from a thread state to the task that it runs, from a task to its awaiters and to its coroutine, and from a
     coroutine to the one that it awaits. frame_top is the offset of the pointer to the end of a suspended frame's stack.
@@ -214,16 +214,17 @@ class FrameOffsets:
     An offset is -1 if a version has no such field. The names are those of CPython.
 
     Attributes:
-        frame_flag: A byte (is_entry, owner) that ends a run if it is at least run_ends.
+        frame_flag: A byte of a frame (is_entry, owner). If it is at least run_ends, the frame is the outermost of its
+            evaluator call.
         run_ends: See frame_flag.
         frame_bytes: Number of bytes that contain all fields of a frame.
-        code_head: The words of a code object that identify it.
+        code_head: Offset of the words of a code object that identify it.
         code_words: Number of those words.
         code_texts: Number of those words, at their end, that point to the data of names and lines.
         instr_bytes: 4 or 8.
-        seeks: Not 0 if a thread's stack may hold waiting evaluator calls that are in no chain. 1: they are found by the
-            following fields; 2: by CFrames.
-        frame_height: A half word that is all ones in frames that call native code.
+        seeks: How the C stack is searched for waiting evaluator calls that are in no chain of frames. 0: not at all; 1:
+            by the fields that follow this one; 2: by CFrames.
+        frame_height: A 16-bit field that is all ones in frames that call native code.
         awaits: None if awaiting tasks are not requested, or unknown.
     """
 
@@ -264,8 +265,8 @@ class FrameOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ThreadPlace:
-    """Addresses (avmas) of a thread's state in its interpreter, of the thread's GIL, and of the garbage collector's
-    flag.
+    """The addresses that belong to one interpreter thread: its thread state, its GIL, and the flag that says whether
+    the garbage collector runs.
     """
 
     tid: int
@@ -275,14 +276,15 @@ class ThreadPlace:
 
 
 class CopiedStack(NamedTuple):
-    """A thread's copied stack, with links between the waiting frames on it.
+    """A copy of a thread's stack, with links between the waiting interpreter frames on it (those of suspended evaluator
+    calls).
 
     Attributes:
         state: Address of the thread state.
         base: Address of the copy.
         words: The copy; 0 where memory was unreadable.
-        links: For each row of a waiting frame the frame outside of it. The low byte tells that it ends a run, the next
-            bit that it calls native code (see sampler.h).
+        links: For each row of a waiting frame the address of its caller's frame, and flags. The low byte says that the
+            frame is the outermost of its evaluator call, the next bit that it calls native code (see sampler.h).
     """
 
     state: int
@@ -366,8 +368,8 @@ def _part(start: npt.NDArray[np.int64], lanes: npt.NDArray[np.int64]) -> tuple[_
 
 
 class KernelReader(Protocol):
-    """The reader of one process's interpreter whose frames a BPF program copies. It supplies the offsets that the
-    program needs, and decodes the rows that the program has copied.
+    """The reader of one process's interpreter frames if a BPF program copies them. It supplies the field offsets that
+    the program needs, and decodes the rows that the program has copied.
     """
 
     def inspect_process(
@@ -388,8 +390,8 @@ class KernelReader(Protocol):
         ...
 
     def offsets(self) -> tuple[int, FrameOffsets] | None:
-        """Return (avma of the interpreter's runtime, offsets of its fields), or None if there is no interpreter that
-        BPF can read.
+        """Return (address of the interpreter's runtime structure, offsets of fields for the BPF program), or None if
+        the process has no interpreter that BPF can read.
         """
         ...
 
@@ -402,7 +404,7 @@ class KernelReader(Protocol):
         ...
 
     def chains(self, rows: FrameRows) -> Sequence[Chain | None]:
-        """Return the interpreter frames of each thread as a chain, None for a thread without frames."""
+        """Return the interpreter frames of each thread of these rows as a chain, None for a thread without frames."""
         ...
 
     def finish_batch(self) -> None:

@@ -94,14 +94,20 @@ ALWAYS = -(1 << 63)
 NEVER = (1 << 63) - 1
 
 MAX_PAST = 1 << 16
-"""Maximum number of descriptions of JIT code that are kept after they became invalid. The oldest are dropped first."""
+"""Maximum number of descriptions of JIT code that are kept after the code was removed or replaced. The oldest are
+dropped first.
+"""
 
 _BLOCK = 1 << 14
-"""Size in bytes of the blocks of addresses by which descriptions that are not valid any more are found."""
+"""Size in bytes of the blocks of addresses by which the index of past descriptions of JIT code is divided."""
 _MAX_BLOCKS = 16
-"""Maximum number of blocks by which one description is found. Those that cover more are searched one by one."""
+"""Maximum number of blocks of the index in which one past description of JIT code stands. Larger ones are in one list
+that is searched linearly.
+"""
 _LARGE = -1
-"""Key of the descriptions of JIT code that cover more than _MAX_BLOCKS blocks."""
+"""Key in the index of past descriptions, in place of a block's number, for descriptions of JIT code that cover more
+than _MAX_BLOCKS blocks.
+"""
 
 T = TypeVar("T")
 
@@ -123,7 +129,8 @@ class Span(Generic[T]):
 
 
 class CodeMap(Generic[T]):
-    """Descriptions of JIT code by address and time. Valid ones never overlap: a new one ends those that it overlaps.
+    """Descriptions of JIT code by address and time. Descriptions that are valid now never overlap: a new one ends the
+    validity of those that it overlaps.
 
     Attributes:
         changes: Times at which the meaning of an address changed, ascending.
@@ -210,7 +217,7 @@ class CodeMap(Generic[T]):
             self._past_in.setdefault(block, []).append(span)
 
     def forget(self, before_ns: int) -> None:
-        """Drop the descriptions of JIT code that ended before a time."""
+        """Drop the descriptions of JIT code whose validity ended before a time."""
         self._keep_past([span for span in self._past if span.until_ns > before_ns])
         forget_changes(self.changes, before_ns)
 
@@ -235,7 +242,9 @@ class CodeMap(Generic[T]):
         return found
 
     def first(self, pc: int) -> Span[T] | None:
-        """Return the first description of the JIT code at pc at any time, for code whose description came too late."""
+        """Return the earliest description of the JIT code at pc, whatever its time. It serves code that was described
+        only after it ran.
+        """
         past = [span for block in (pc // _BLOCK, _LARGE) for span in self._past_in.get(block, ())]
         over = [span for span in past if span.start <= pc < span.end]
         if over:
@@ -277,7 +286,7 @@ class CodeName:
         name: Name of the code.
         start: Start address (avma).
         lines: (avma, file, line), ascending, empty if unknown.
-        places: (function, file, line) of the functions at a lookup pc, the innermost inlined one first. It grows.
+        places: Cache by lookup address: (function, file, line) of the functions there, the innermost inlined one first.
     """
 
     name: str
@@ -376,7 +385,7 @@ class _Gathered:
 
 
 class CodeTable:
-    """Names of JIT code by address and time. Valid entries never overlap.
+    """Names of JIT code by address and time. Names that are valid now never overlap.
 
     Attributes:
         changes: Times at which the meaning of an address changed, ascending.
@@ -439,7 +448,7 @@ class CodeTable:
 
         Args:
             pieces: The ranges with their names.
-            still: Set to True for each entry of the table that the reading still has.
+            still: Mask of the table's entries, which is set to True for each one that the perf map still has.
         """
         found = _Gathered()
         for piece in pieces:
@@ -456,8 +465,8 @@ class CodeTable:
         return NamedRanges(piece.start[~known], piece.end[~known], piece.length[~known], names)
 
     def _known(self, piece: NamedRanges, still: Flags) -> Flags:
-        """Return a mask of the address ranges of a perf map that already have an entry with the same name in the table.
-        Set `still` for these entries.
+        """Return a mask of the address ranges of a perf map for which the table already has an entry with the same
+        name. Set `still` to True for these entries.
         """
         live = self._live
         known = np.zeros(len(piece.start), np.bool_)
@@ -474,7 +483,7 @@ class CodeTable:
         return known
 
     def _replaced(self, fresh: _Columns, before_ns: int) -> Flags:
-        """Return a mask of the table's valid entries that new code names overlap. The new names are valid from
+        """Return a mask of the table's entries that new code names overlap. The overlapping new names become valid from
         `before_ns` on.
         """
         ended, taking = touching(self._live.start, self._live.end, fresh.start, fresh.end)
@@ -482,9 +491,14 @@ class CodeTable:
         return ended
 
     def _replaced_at_once(self, placed: _Columns, lost: _Columns, before_ns: int) -> _Columns:
-        """Return the newest of those code names which other names of the same reading overlap, without duplicates.
+        """Return code names that other names of the same reading of a perf map overlap, without duplicates. They are
+        past from the start.
 
-        The names that overlap them are valid from `before_ns` on.
+        Args:
+            placed: The names that no later name of the reading overlaps. Those that overlap another become valid from
+                `before_ns` on.
+            lost: The overlapped names, of which the newest MAX_PAST are returned.
+            before_ns: Last time at which the reading's names did not exist.
         """
         if not len(lost):
             return lost
@@ -519,13 +533,15 @@ class CodeTable:
         self._past, self._until = self._past.take_rows(rows), self._until[rows]
 
     def forget(self, before_ns: int) -> None:
-        """Drop the names of JIT code that ended before a time."""
+        """Drop the names of JIT code whose validity ended before a time."""
         self._keep_past(np.flatnonzero(self._until > before_ns))
         self._spans = {name: span for name, span in self._spans.items() if span.until_ns > before_ns}
         forget_changes(self.changes, before_ns)
 
     def find(self, pc: int, time_ns: int) -> Span[str] | None:
-        """Return the name of the code at pc at a time, or None. The same entry is always the same object."""
+        """Return the name of the code at pc at a time, or None. One entry of the table is always returned as the same
+        Span object.
+        """
         span = self._now(pc)
         if span is not None and span.holds(pc, time_ns):
             return span
@@ -536,7 +552,9 @@ class CodeTable:
         return None
 
     def first(self, pc: int) -> Span[str] | None:
-        """Return the first name of the code at pc at any time, for code whose name came too late."""
+        """Return the earliest name of the code at pc, whatever its time. It serves code that was named only after it
+        ran.
+        """
         rows = np.flatnonzero(self._over(pc))
         return self._span(self._past, int(rows[0]), int(self._until[rows[0]])) if len(rows) else self._now(pc)
 

@@ -67,7 +67,9 @@ PROBLEMS = (
     Reason("perf_map_silent", Stage.RUN_TIME_CODE, "the perf map was not read: its file system does not answer"),
     Reason("code_file_too_large", Stage.RUN_TIME_CODE, "the file is too large: the rest is not read"),
 )
-"""Problems of one object file, or one file about code (Diagnostics.problem). hint is a command."""
+"""Problems of one object file, or one file about code, that a recording reports (Diagnostics.problem). The hint of each
+is a command that fixes it.
+"""
 
 NOTES = (
     Reason("by_stops", Stage.SAMPLING, "Sampled by short stops (ptrace): {why}"),
@@ -220,9 +222,9 @@ CAUSES = (
     Reason("frames_unknown_to_program", Stage.INTERPRETER,
            "The program in the kernel cannot read the frames of CPython {version}."),
 )
-"""Causes for which a process is sampled by stops (collectors/sampling_source_plan.py).
+"""Causes for which a process is sampled by stops, and not by BPF or perf_events.
 
-make_cause() names them in other notes.
+The sentences of other notes contain one of them (see make_cause()).
 """
 
 PLAN = (
@@ -320,7 +322,7 @@ SENTENCES = {
 }
 """Reasons whose text has arguments, by name of the reason."""
 _CAUSES = {reason.name: reason for reason in (*CAUSES, SENTENCES["kernel_not_sampled"])}
-"""Causes that the argument `why` of a note may name, by name."""
+"""Reasons that a note may name as its cause (in the argument `why`), by name."""
 
 
 def format_message(name: str, **arguments: object) -> str:
@@ -348,7 +350,9 @@ def _shown(name: str, value: object) -> object:
 
 
 class _Counted(int):
-    """An integer for templates, which formats `one|several` as itself and the noun that fits."""
+    """An integer for templates of sentences. The format `thread|threads` writes the number and the noun that fits: "1
+    thread", "2 threads".
+    """
 
     def __format__(self, form: str) -> str:
         one, is_noun, several = form.partition("|")
@@ -358,7 +362,7 @@ class _Counted(int):
 Argument = int | float | str
 """Value that replaces a placeholder such as {count} in a note's sentence."""
 MAX_ARGUMENTS, MAX_ARGUMENT = 16, 4096
-"""Maximum number of arguments of a note, and maximum number of characters of one."""
+"""Maximum number of arguments of a note, and maximum number of characters of each."""
 _MAX_NUMBER = 1 << 63
 """Limit for the absolute value of a number in a recording file's note."""
 
@@ -379,8 +383,8 @@ class Note:
 
     @property
     def text(self) -> str:
-        """The sentence. Without a row that fits the arguments, as for a note of a later version, it is the reason and
-        the arguments.
+        """The note's sentence for users. If the table has no sentence for this reason and these arguments, as for a
+        note of a later version of pyprof, it is the reason's name and the arguments.
         """
         row, given = SENTENCES.get(self.reason), dict(self.arguments)
         try:
@@ -398,7 +402,7 @@ def _spell(note: Note) -> str:
 
 
 def make_note(name: str, **arguments: Argument) -> Note:
-    """Return the note with the name of this reason. Texts that are longer than a note may have are cut."""
+    """Return the note with the name of this reason. Arguments that are longer than a note allows are cut."""
     return Note(name, tuple((key, _plain(value)) for key, value in arguments.items()))
 
 
@@ -407,9 +411,10 @@ _MAX_PIDS = 400
 
 
 def join_pids(pids: Iterable[int]) -> str:
-    """Return the argument `pids` of a note about some processes of a recording. No sentence shows it.
+    """Join process ids for the argument `pids` of a note that is about some processes of a recording. The argument is
+    not shown to users.
 
-    An agent keeps such a note only in the segments of services with one of these processes.
+    An agent copies such a note only to the segments of services with one of these processes.
     """
     return " ".join(map(str, islice(pids, _MAX_PIDS)))
 
@@ -443,10 +448,10 @@ def _plain(value: Argument) -> Argument:
 
 
 def parse_note(reason: object, arguments: object) -> Note:
-    """Return the note of a file, which is untrusted.
+    """Parse a note from a file, which is untrusted.
 
     Raises:
-        ValueError: They are no reason and arguments that a note may have.
+        ValueError: The values are not a reason and arguments as a note may have them.
     """
     if not isinstance(reason, str) or not 0 < len(reason) <= MAX_ARGUMENT or not isinstance(arguments, dict):
         raise ValueError("a note is no reason with arguments")
@@ -461,13 +466,15 @@ def parse_note(reason: object, arguments: object) -> Note:
 
 
 def problem(name: str, **arguments: object) -> Problem:
-    """Make the problem of a file that has this reason: a sentence, and a command that fixes it."""
+    """Make a Problem, which has a sentence and a command that fixes it, from the reason with this name. The arguments
+    are filled into both texts.
+    """
     row = SENTENCES[name]
     return Problem(_fill_in(row.sentence, arguments), _fill_in(row.hint, arguments), name)
 
 
 def problem_counted(name: str) -> Problem:
-    """Return the problem of a file by the name of its reason. A counter of the same name counts it."""
+    """Make a Problem from the counter's reason with this name. Its sentence is the counter's title."""
     row = _COUNTED[name]
     return Problem(row.title, row.hint, name)
 
@@ -486,7 +493,7 @@ def find_hint(error: PyprofError) -> str:
 
 
 def counted(key: str) -> Reason | None:
-    """Return the row of the table of reasons for a counter's key, None if it has none."""
+    """Return the reason that belongs to a counter's key (`name` or `name:detail`), None if there is none."""
     return _COUNTED.get(key.partition(":")[0])
 
 
@@ -513,8 +520,8 @@ def end_title(label: str) -> str:
 
 
 def lacking(counts: Mapping[str, int]) -> list[str]:
-    """Return sentences about what a profile lacks by its counters: "3 samples lost". Counters with the same text are
-    added up.
+    """Return phrases for users about what a profile lacks, such as "3 samples lost", from its counters. Counters with
+    the same phrase are added up.
     """
     sums: dict[str, int] = {}
     for key, count in counts.items():

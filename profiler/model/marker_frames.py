@@ -19,7 +19,7 @@ CUT_TITLES[StackEnd.UNWINDER] = format_message("in_unwinder")
 KERNEL_HALF = 1 << 63
 """First address of the kernel's half of the address space."""
 NOT_ONE_BY_ONE = -2
-"""Value that replaces a system call number, for many waits of which only the sum is known."""
+"""Value of Blocked.call, in place of a system call number, for many waits of which only the total time is known."""
 
 
 class MarkKind(IntEnum):
@@ -45,11 +45,12 @@ class Mark(NamedTuple):
         end: For CUT why the stack ends.
         enough: For CUT how many bytes of stack or frames would be enough; for LONG_CHAIN how many bytes of stack. 0 if
             unknown, or if no size is enough.
-        unplaced: For MERGE the number of runs that are placed only by their order.
-        without_run: For MERGE the number of evaluator calls without a run.
+        unplaced: For MERGE the number of runs (interpreter frames of one evaluator call) that are placed only by their
+            order.
+        without_run: For MERGE the number of evaluator calls on the native stack without interpreter frames.
         lacking: For LONG_CHAIN the approximate number of missing functions. If `enough` is 0, and for SCATTERED, the
             minimum number of functions that exist.
-        name: For WOKEN the waker, "" if no thread; for LOCK the lock.
+        name: For WOKEN the thread that ended the wait, "" if it was no thread; for LOCK the lock.
     """
 
     kind: MarkKind
@@ -61,7 +62,7 @@ class Mark(NamedTuple):
     name: str = ""
 
     def with_name_from_title(self, title: str) -> Mark:
-        """Return a copy of this marker with `name` parsed from a title. Files store only the title."""
+        """Return a copy of this marker with the `name` that its title contains. Files store only the title."""
         if self.kind is MarkKind.WOKEN:
             name = title.removeprefix(_WOKEN).removesuffix("]")
             return self._replace(name="" if name == _NOBODY else name)
@@ -101,14 +102,14 @@ IN_KERNEL = Mark(MarkKind.IN_KERNEL)
 LATE = Mark(MarkKind.LATE)
 NO_SAMPLE = Mark(MarkKind.NO_SAMPLE)
 UNSAMPLED = frozenset((NOT_SAMPLED, LOST, IN_KERNEL, LATE, NO_SAMPLE))
-"""Markers of blocks of processor time that no sample stands for, by reason."""
+"""Markers of blocks of processor time without samples, one for each reason."""
 CUTS: dict[int, Mark | None] = {end: None if end is StackEnd.ROOT else Mark(MarkKind.CUT, end) for end in StackEnd}
-"""Marker frame by the end of a stack, None for a complete stack."""
+"""Marker frame for each reason why a stack ends, None for the end of a complete stack."""
 
 
 def cut_mark(end: StackEnd, needed: int) -> Mark:
-    """Return the marker frame of a truncated stack. It names the next power of two, so that many stacks share one
-    marker.
+    """Return the marker frame of a truncated stack. The limit that it recommends is a power of two, so that many stacks
+    share one marker.
 
     Args:
         end: Why the stack ends.
@@ -168,7 +169,7 @@ class Blocked(NamedTuple):
     Attributes:
         arch: Name of the architecture.
         state: The letter in /proc/TID/stat.
-        call: Number of the system call, -1 outside of one, or NOT_ONE_BY_ONE.
+        call: Number of the system call, -1 outside of one, NOT_ONE_BY_ONE for the total of many waits.
     """
 
     arch: str
@@ -177,6 +178,8 @@ class Blocked(NamedTuple):
 
 
 KernelFrame = int | Blocked
-"""An address in the kernel's half of the address space, or the wait of a thread."""
+"""Type of a kernel frame: an address in the kernel's half of the address space, or the wait of a sleeping thread
+(Blocked).
+"""
 KernelStack = tuple[KernelFrame, ...]
 """Type of the kernel frames of a sample, innermost first."""

@@ -22,8 +22,8 @@ class Growing(Protocol[Item]):
 
 
 class Tree:
-    """A prefix tree of numbers to which nodes can be added, such as indices of frames. `parent` and `frame` are columns
-    of its nodes.
+    """A prefix tree of numbers, such as indices of frames, to which nodes can be added. `parent` and `frame` have the
+    parent and the number of each node.
     """
 
     def __init__(self) -> None:

@@ -37,7 +37,9 @@ _FUNCTIONS = {
     "save_comparison": "pyprof.exporters.comparison_file",
     "save_profile": "pyprof.exporters.registry",
 }
-"""Functions of higher layers that methods of values call -> their modules. Values import no higher layer."""
+"""Modules of the functions in higher layers that methods of Profile call, by the function's name. They are imported on
+demand, because model/ imports no higher layer.
+"""
 
 
 def find_function(name: str) -> Callable[..., Any]:
@@ -92,7 +94,8 @@ class Frame:
         kind: Kind of the frame.
         pc: Address (avma) as found on the stack, also for kernel frames; 0 for interpreter frames and markers.
         lookup: Address that names were looked up for: pc, or pc - 1 of a return address.
-        rel: pc minus the base of its module. In files that know mappings only, the offset in the module's file.
+        rel: pc minus the base of its module. In a profile from a format that states only mappings, the offset in the
+            module's file.
         module: Index into Profile.modules, -1 if none.
         lines: Functions, innermost inlined function first; empty if no name is known.
         trust: The source that found the frame.
@@ -150,9 +153,9 @@ class ThreadInfo:
         tid: The thread's tid.
         name: Name of the thread.
         process: Name of its process.
-        started: See ThreadKey.
-        process_started: The same for the process's first thread.
-        labels: Labels of its recording.
+        started: Start time of the thread in nanoseconds of CLOCK_MONOTONIC, 0 if unknown (see ThreadKey).
+        process_started: Start time of the process's first thread.
+        labels: Labels that the user or the program gave to the thread's samples.
     """
 
     pid: int
@@ -175,9 +178,13 @@ class ThreadInfo:
 
 
 def rename_threads(threads: tuple[ThreadInfo, ...], names: Mapping[tuple[int, int], str]) -> tuple[ThreadInfo, ...]:
-    """Return the threads with the names that their programs gave them, by (pid, tid).
+    """Return the threads with other names.
 
     If several threads had the same tid, only the last one is renamed.
+
+    Args:
+        threads: The threads.
+        names: Names that programs gave to their threads, by (pid, tid).
     """
     last: dict[tuple[int, int], int] = {}
     for t in threads:

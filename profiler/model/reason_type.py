@@ -37,7 +37,7 @@ class Reason:
         lacks: What the profile lacks for a counter, as in "3 samples lost", "" if nothing important. {s} is the
             plural's s; `*` is the counter's detail.
         title: Short text for a counter, where `*` is its detail, or for the end of a stack.
-        cuts: True if such a stack is truncated.
+        cuts: True if a stack that ends for this reason is truncated.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Reason:
 
     @property
     def end_title(self) -> str:
-        """The text for stacks that ended for this reason, in all outputs."""
+        """The text that all outputs show for stacks which ended for this reason."""
         return f"cut short: {self.title}" if self.cuts else self.title
 
     @property

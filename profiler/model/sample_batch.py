@@ -40,7 +40,7 @@ class SampleKind(IntEnum):
 
 @dataclass(frozen=True)
 class Piece:
-    """Additional memory of one sample: bytes at an address (avma)."""
+    """Additional memory of one sample: bytes that were copied from an address of the target (avma)."""
 
     avma: int
     data: bytes | memoryview
@@ -94,7 +94,7 @@ class StackSlab:
         offset: (n,) Offset of each copy in data.
         size: (n,) Bytes of each copy.
         pieces: Additional memory by sample index (a stack that a signal handler on an alternate stack interrupted).
-        beyond: By sample index, for stacks that are longer than their copy.
+        beyond: By sample index, for a stack that is longer than its copy: what is known about the rest.
     """
 
     data: U8
@@ -105,9 +105,9 @@ class StackSlab:
     beyond: Mapping[int, StackBeyondCopy] = field(default_factory=dict)
 
     def alone(self) -> StackSlab:
-        """Copy these stack copies into new memory, one directly after the other.
+        """Return these stack copies in new memory, one directly after the other.
 
-        In the kernel's ring buffer other data lies between them, and the kernel will overwrite them.
+        The original lies in the kernel's ring buffer, between other data, and the kernel will overwrite it.
         """
         ends = np.cumsum((self.size + 7) & ~7)
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
@@ -151,7 +151,7 @@ class SampleBatch:
         weight: Number of sampling periods that the sample stands for (more than 1 if the collector skipped some).
         regs: Registers of each sample. Those that a BLOCKED sample does not know are 0.
         stack: Copies of the stacks.
-        spaces: Address spaces by number.
+        spaces: Address spaces by AddressSpace.id.
         unknown: Columns of regs that no sample knows (a core file without floating-point registers). pc, sp, fp and lr
             are always known.
         chains: Interpreter frames by sample index.
@@ -164,8 +164,8 @@ class SampleBatch:
         started: Start time of each thread (see ThreadKey), None if unknown for all.
         reference_only: True if the samples stand for no time. Stacks of other samples refer to theirs.
         around: Context of stacks by sample index.
-        labels: Labels that the program has set for what it ran, by sample index. The samples have been read for that
-            if their kind is not UNCHANGED; those without labels are left out.
+        labels: Labels that the program has set for its work, by sample index. A sample without an entry has none, or is
+            UNCHANGED and was not read.
     """
 
     arch: Arch
@@ -249,8 +249,8 @@ MAX_LABEL_NAME, MAX_LABEL_VALUE = 64, 176
 _WORDS = struct.Struct("=3Q")
 
 GOROUTINE_WORD = 1 << 63
-"""Address of a Piece that contains the address of the thread's goroutine. No process has memory there: on all
-architectures of Go that are sampled it belongs to the kernel, or to nothing.
+"""Artificial address of the Piece that contains the address of the thread's goroutine (its struct g). No process has
+memory there: on all architectures of Go that are sampled it belongs to the kernel, or to nothing.
 """
 
 
@@ -259,9 +259,9 @@ def make_goroutine_pieces(goroutine: int, head: bytes, base: int, stack: bytes) 
 
     Args:
         goroutine: Address of the goroutine's struct g.
-        head: Memory from that address on.
-        base: Address of the first word that is needed of the goroutine's stack.
-        stack: Memory from there on.
+        head: Copy of the memory at that address.
+        base: Address of the first needed word of the goroutine's stack.
+        stack: Copy of the goroutine's stack from `base` on.
     """
     return make_goroutine_piece(goroutine), Piece(goroutine, head), Piece(base, stack)
 

@@ -37,7 +37,7 @@ NO_SPACE = -1
 
 
 class FrameKey(NamedTuple):
-    """One frame before its name is resolved. Fields that its kind does not use have their defaults.
+    """The identity of one frame before its name is resolved. Fields that its kind does not use have their defaults.
 
     NATIVE frames have space (AddressSpace.id), pc (avma as found), exact (False for a return address) and trust. In
     code that no file contains, `code` is the number of its description, from 1 on, and there is no space. INTERPRETER
@@ -81,13 +81,14 @@ def marker_key(mark: Mark) -> FrameKey:
 
 
 Inserts = tuple[tuple[int, tuple[FunctionPlace, ...]], ...]
-"""Type of the places of interpreter frames in a native stack, ascending.
-
-Each is (index of a native frame, interpreter frames directly inside it, innermost first).
+"""Type of the positions of interpreter frames in a native stack: pairs (index of a native frame, the interpreter frames
+directly inside that frame), both innermost first.
 """
 
 Merge = tuple[Inserts, Mark | None]
-"""The interpreter frames of one stack, and the marker at its root or None."""
+"""Pair of the interpreter frames to insert into one native stack, and a marker for the stack's root, None for no
+marker.
+"""
 
 CodeOf = Callable[[int, SharedFrames], "npt.NDArray[np.int32] | None"]
 
@@ -139,7 +140,7 @@ class StackTable:
             space: (n,) AddressSpace.id.
             code: (m,) FrameKey.code of each frame of the walk.
             merged: Interpreter frames by sample index.
-            code_of: (sample index, frames) -> the same as code for frames that samples share.
+            code_of: (sample index, frames that several samples share) -> FrameKey.code of each of these frames.
             cut: Markers by sample index, if they contain more than the StackEnd (see model.marker_frames).
 
         Returns:
@@ -174,8 +175,7 @@ class StackTable:
         return nodes
 
     def natives(self, words: list[int], space: int) -> list[int]:
-        """Return the numbers of native frames in this table, and add those that are new. `words` has one word for each
-        frame, as Walk.packed() returns it.
+        """Return the numbers of native frames in this table. New frames are added.
 
         Args:
             words: The frames, each as a word of Walk.packed().
@@ -191,7 +191,7 @@ class StackTable:
             return [known[word] for word in words]
 
     def extend(self, node: int, frames: KernelStack) -> int:
-        """Return the node of a stack that consists of the stack at `node` and of kernel frames inside it."""
+        """Return the node of a stack to which kernel frames are added at its inner end."""
         for frame in reversed(frames):
             node = self.child(node, kernel_key(frame))
         return node
@@ -206,7 +206,7 @@ class StackTable:
         return [below, *self.chain(below, self._path(node))][-1]
 
     def add_outer_marker(self, node: int, mark: Mark) -> int:
-        """Return the node of a stack with a marker added outside of it. A marker of a truncated stack stays
+        """Return the node of a stack to which a marker is added at its outer end. The marker of a truncated stack stays
         outermost.
         """
         path = self._path(node)
@@ -237,7 +237,9 @@ class StackTable:
         return rewrite(other.parent, other.key, self, nodes)
 
     def key(self, node: int) -> tuple[FrameKey]:
-        """Return the frame of a stack node as a tuple of one item, as rewrite() expects it for no change."""
+        """Return the frame of a stack node as a tuple of one item. rewrite() takes it as a function that keeps every
+        frame.
+        """
         return (self.frames[self.frame[node]],)
 
     def _shared_node(
@@ -287,7 +289,9 @@ class StackTable:
     def _frames_of(
         self, frames: SharedFrames, part: slice, space: int, code: npt.NDArray[np.int32] | None
     ) -> npt.NDArray[np.int64]:
-        """Return the numbers of native frames, most of which are equal to others."""
+        """Return the numbers of shared native frames in this table, and add new ones. Equal frames, which are most of a
+        deep recursion, are looked up only once.
+        """
         described = np.zeros(len(frames), np.int32) if code is None else code
         columns = [frames.exact[part], frames.trust[part], described[part], frames.pc[part]]
         order = np.lexsort(columns)
@@ -353,9 +357,9 @@ class StackTable:
 
         Args:
             keys: Keys of the frames, innermost first.
-            low: Index of the first one in its stack.
+            low: Index of the innermost frame of the block in its stack.
             node: The node.
-            inside: Interpreter frames by index of the native frame.
+            inside: Interpreter frames to insert, by index of the native frame outside of them.
         """
         numbers: list[int] = []
         for at, key in reversed(list(enumerate(keys, low))):
@@ -432,8 +436,8 @@ class _Native:
 UNREADABLE = Mark(MarkKind.CUT, StackEnd.UNREADABLE)
 
 MAX_NODES = 4_000_000
-"""Maximum number of nodes of the stack tree. Beyond it, only the outermost and innermost _KEPT of new shared frames are
-kept.
+"""Maximum number of nodes of the stack tree. When it is reached, only the outermost and innermost frames of a new deep
+stack are kept.
 
 A node takes 200 bytes, and each sample of a deep stack may be different.
 """

@@ -72,7 +72,8 @@ class Shown:
         type: Type of the primary value.
         unit: Unit of the primary value.
         total: Sum of the primary value.
-        ends: Its parts by label: that of a StackEnd, or one of the labels above. They add up to the total.
+        ends: Parts of the total by label: that of a StackEnd, PARTLY_READ, NOT_SAMPLED_LABEL or the result of lacks().
+            They add up to the total.
     """
 
     type: str = ""
@@ -138,7 +139,7 @@ _MIN_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """Processor time in seconds of a recording that does not follow children: of the recorded processes, and of their
+    """Processor time, in seconds, of the recorded processes and of their children, for a recording that does not follow
     children.
     """
 
@@ -357,8 +358,8 @@ _SUMS = (
 
 
 def summed(parts: Sequence[Summary]) -> Summary:
-    """Add up the numbers in the summaries of several recordings. summary_of_part() adds what follows from their
-    samples.
+    """Add up the numbers in the summaries of several recordings. Counts of stacks and frames are left out, because
+    summary_of_part() computes them from the merged samples.
     """
     seconds = sum(part.duration_s for part in parts) or 1.0
     return replace(

@@ -10,7 +10,7 @@ from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 from pyprof.model.unwind_result import StackEnd
 
 GOROUTINE = "goroutine "
-"""Name of a goroutine before its number, in place of the name of a thread."""
+"""Beginning of a goroutine's name, before its number. A goroutine stands in place of a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ThreadStack:
 
     @property
     def goroutine(self) -> int | None:
-        """The number of the goroutine that this is in place of a thread, None for a thread."""
+        """The goroutine's number if this is the stack of a goroutine, None if it is that of a thread."""
         return int(self.name.removeprefix(GOROUTINE)) if self.tid < 0 else None
 
     @property
@@ -107,7 +107,9 @@ def thread_stacks(profile: Profile, states: Mapping[int, str]) -> Iterator[Threa
 
 
 def leave_out_system(threads: Sequence[ThreadStack]) -> list[ThreadStack]:
-    """Return the stacks without those of goroutines that Go's runtime has for itself, as Go's tracebacks do."""
+    """Return the stacks without those of goroutines that Go's runtime starts for its own work. Go's tracebacks leave
+    these out, too.
+    """
     return [thread for thread in threads if thread.tid >= 0 or not _is_of_runtime(thread)]
 
 

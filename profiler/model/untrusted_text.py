@@ -33,23 +33,20 @@ def without_secrets(text: str) -> str:
 
 
 DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-"""Characters that change the writing direction (UAX #9), so that later text appears elsewhere.
-
-For a class in a regex.
+"""Characters that change the writing direction (UAX #9), so that later text appears elsewhere. The string is the inside
+of a character class of a regex.
 """
 
 
 CONTROLS = "\x00-\x1f\x7f-\x9f\u2028\u2029"
-"""Characters that move the cursor or end a line. For a class in a regex."""
+"""Characters that move the cursor or end a line. The string is the inside of a character class of a regex."""
 
 
 _OBEYED = re.compile(f"[\x80-\x9f{DIRECTIONS}]")
 
 
 _IN_JSON = re.compile(rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2(?:\x80[\x8e\x8f\xaa-\xae]|\x81[\xa6-\xa9])")
-"""Pattern of _OBEYED (control characters that terminals obey) in UTF-8, in which no other character contains these
-bytes.
-"""
+"""Pattern of control characters that terminals obey, in UTF-8 bytes. No other character contains these bytes."""
 
 
 def encode_text(text: str) -> bytes:
@@ -58,7 +55,9 @@ def encode_text(text: str) -> bytes:
 
 
 def clean_text(text: str) -> str:
-    """Return the text with the replacements for invalid UTF-8 that encode_text() makes."""
+    """Return a text without lone surrogates (bytes of a file name that is not UTF-8), which are replaced as by
+    encode_text().
+    """
     return encode_text(text).decode("utf-8")
 
 

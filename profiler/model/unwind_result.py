@@ -28,13 +28,13 @@ _PC_BITS = 57
 
 
 def unpacked(word: int) -> tuple[int, bool, int]:
-    """Return (pc, exact, trust) of a frame from the 64-bit word into which Walk.packed() encodes it."""
+    """Return (pc, exact, trust) of a frame from a 64-bit word of Walk.packed()."""
     return word & (1 << _PC_BITS) - 1, bool(word >> 63), word >> _PC_BITS & 63
 
 
 class Trust(IntEnum):
-    """The kind of source that found a frame: a row of frame_sources, such as unwind tables, frame pointers or a
-    heuristic. It is the source of the rule that was applied to the frame inside it.
+    """The kind of source that found a frame, such as unwind tables, frame pointers or a heuristic. It is the source of
+    the rule that was applied to the callee.
     """
 
     CONTEXT = 0
@@ -92,12 +92,11 @@ class StackEnd(IntEnum):
 @dataclass(frozen=True, eq=False)
 class SharedFrames:
     """The outer frames of a deep stack that many samples of a batch have in common, innermost first, up to its root.
-    They are stored once.
-
-    Columns are as in Walk.
+    They are stored once, in columns as those of Walk.
 
     Attributes:
-        before: (other frames, i, j): from index j on, these frames are the other ones from index i on.
+        before: (older frames, i, j): these frames from index j on are equal to the older frames from index i on. None
+            if no older ones are known.
     """
 
     pc: npt.NDArray[np.uint64]
@@ -127,7 +126,8 @@ class Walk:
         top: (n,) uint64 highest CFA: how far up the stack the walk looked.
         lacks_register: (n,) bool. True if the walk ended because its sample does not know a register
             (SampleKind.BLOCKED). A sample that is taken by a stop would continue.
-        shared: (frames, index) by sample index: after its own frames the sample has these from the index on.
+        shared: (shared frames, index) by sample index. The sample's stack continues with the shared frames from that
+            index on.
     """
 
     start: npt.NDArray[np.int64]
@@ -173,10 +173,10 @@ class Walk:
         return self.pc, self.exact, self.trust, self.sp, self.end, self.missing, self.top, self.lacks_register
 
     def packed(self) -> npt.NDArray[np.uint64] | None:
-        """Return one 64-bit word for each unwound frame, which has its pc, exact and trust (see unpacked()).
+        """Return one 64-bit word for each unwound frame, with its pc, exact and trust. unpacked() is the inverse.
 
         Returns:
-            (m,) uint64, or None if it is impossible or too expensive.
+            (m,) uint64. None if a pc does not fit into a word, or there are too many frames.
         """
         if len(self.pc) > _MAX_PACKED or (self.pc >> np.uint64(_PC_BITS)).any():
             return None

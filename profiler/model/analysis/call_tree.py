@@ -102,7 +102,9 @@ def without_recursion(profile: Profile) -> Profile:
 
 
 FunctionWords = tuple[str, str]
-"""Pair (name, module) of a function. The name is "" for no caller, and for the function itself among the callees."""
+"""Pair (name, module) that names a caller or a callee of a function. The name is "" for the caller of an outermost
+function, and for a function's own cost among its callees.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class Neighbours:
         total: Primary value of all samples through the function.
         callers: Callers of its outermost calls.
         callees: Callees of its innermost calls.
-        names: The functions that match the text.
+        names: Names of the functions that were searched for.
     """
 
     total: int
@@ -127,7 +129,7 @@ NOBODY: FunctionWords = ("", "")
 
 
 def neighbours(tree: Call, text: str) -> Neighbours:
-    """Find the callers and callees of the functions that a text names.
+    """Return the callers and callees of the functions that a name or pattern selects.
 
     Args:
         tree: The call tree of the profile.
@@ -158,7 +160,8 @@ def neighbours(tree: Call, text: str) -> Neighbours:
 
 
 def named(names: set[str], text: str) -> set[str]:
-    """Return the names of the functions in a call tree that a text selects (see neighbours()).
+    """Return the names among `names` that a text selects: an equal name, else those that the text matches as a regular
+    expression.
 
     Raises:
         re.error: The expression is invalid.

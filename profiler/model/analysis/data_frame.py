@@ -33,7 +33,11 @@ def data_frame(profile: Profile, library: str | None) -> DataFrame:
 
 
 def frame_of(columns: Mapping[str, object], library: str | None) -> DataFrame:
-    """Return columns by name as a data frame.
+    """Make a data frame from columns.
+
+    Args:
+        columns: Values of each column, by its name.
+        library: One of LIBRARIES, None for the first that is installed.
 
     Raises:
         MissingLibrary: The library is not installed.
@@ -77,7 +81,12 @@ def columns(profile: Profile) -> dict[str, npt.NDArray[np.generic]]:
 
 
 def _names(profile: Profile, leaf: int) -> tuple[str, str, str]:
-    """Return (innermost function, its module, all functions) of a stack by its leaf."""
+    """Return (innermost function, its module, all functions joined by ";") of a stack.
+
+    Args:
+        profile: The profile.
+        leaf: Node of the stack's innermost frame.
+    """
     names = []
     function = module = ""
     for frame in profile.path(leaf):

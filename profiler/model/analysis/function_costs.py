@@ -22,7 +22,7 @@ _C_LIBRARY = re.compile(
 )
 """File names of C and C++ runtime libraries.
 
-Files of other profilers contain no folders, so the name must be enough.
+Profiles of other profilers have file names without folders, so the pattern uses the name alone.
 """
 _RUNTIME = re.compile(
     r"(?:lib)?(?:python|pypy|perl|php|node|lua|luajit|java|jvm|dotnet|coreclr|beam)"
@@ -36,11 +36,11 @@ _PACKAGE = re.compile(
 )
 """Folders of installed packages and of standard libraries, as part of a path."""
 _OF_EACH_PACKAGE = frozenset({"__init__.py", "__main__.py", "index.js", "index.ts", "mod.rs"})
-"""Names of source files that say nothing without their folders, such as __init__.py."""
+"""Names of source files that occur in many packages, such as __init__.py. They are shown with their folder."""
 SCRIPT = "JS:"
 """Prefix of the names of script functions that V8 compiled."""
 _SCRIPT = re.compile(r"JS:[^\n]* (?:file://)?([^ \n]+?):\d+(?::\d+)?")
-"""Pattern of a script's function in V8's notation: name and place."""
+"""Pattern of V8's name for a function of a script. It contains the file, the line and the column."""
 _CLASS_LIBRARY = ("java.", "javax.", "jdk.", "sun.", "com.sun.")
 """Packages of Java's class library and of the JDK's tools."""
 _TYPED_IN = ("<stdin>", "<ipython-input", "<console>")
@@ -92,10 +92,10 @@ def is_application_module(path: str) -> bool:
 
 KERNEL = "[kernel]"
 RUN_TIME_CODE = "[jit] "
-"""First letters of the paths of modules that stand for code which a process made while it ran."""
+"""Prefix of the paths of modules that stand for code which a process generated while it ran (JIT code)."""
 _COMPILED_CODE = frozenset(RUN_TIME_CODE + label for label in ("gdb", "jitdump", "libunwind", "perf map"))
-"""Code that a compiler in the process made from the application. A managed runtime's code without a source file is a
-stub.
+"""Paths of modules that stand for JIT code. It counts as the application's code, because a compiler in the process made
+it from the application.
 """
 
 START_UP = frozenset({
@@ -107,17 +107,19 @@ START_UP = frozenset({
 """Functions that start a program or a thread and lie outside of its first function, in any program."""
 _FIRST = frozenset({"main", "<module>", "main.main"})
 _CYTHON_HELPERS = ("__Pyx", "__pyx_")
-"""Prefixes of functions that Cython adds to a module. Other functions lose Cython's prefix
-(symbolize/demangle.py).
-"""
+"""Prefixes of the helper functions that Cython adds to a module."""
 PASSED_ON = 0.95
-"""Share of its total cost above which a function that passes the cost on to one other function is uninformative."""
+"""Limit for a function that only passes its cost on: one callee has more than this fraction of its total cost. The cost
+of such a function is not informative.
+"""
 
 _NAMELESS, _MAX_ADDRESS = re.compile(r"[!+]0x[0-9a-f]+$"), 32
-"""Pattern of a function without a symbol ("dash!0x6110"), and the length of a name's end that has its address."""
+"""Pattern of the name that a function without a symbol gets ("dash!0x6110"), and the maximum number of characters at a
+name's end in which it is searched.
+"""
 
 MIN_SHARE = 0.02
-"""Minimum share of the time for a function of the application to be listed before those of libraries."""
+"""Minimum share of the time with which a function of the application is listed before functions of libraries."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -144,9 +146,9 @@ class Cost:
         module: Name of its file as users call it, "" if unknown.
         own: Cost as the innermost function.
         total: Cost anywhere on the stack. A sample counts once, even if the function recurs.
-        wraps: True if it passes PASSED_ON of its total on to one function that belongs to the application and has a
-            name if this one does.
-        application: True if it belongs to the application (analysis/function_costs.py).
+        wraps: True if one callee has at least PASSED_ON of its total cost. That callee is a named function of the
+            application if this one is.
+        application: True if it belongs to the application, not to a library or a runtime.
     """
 
     function: Function
@@ -179,20 +181,21 @@ class Costs:
     def by_total(self, count: int) -> list[Cost]:
         """Return the functions with the largest total costs, largest first.
 
-        Functions that start every program are left out. Functions through which everything passes only fill up the
-        list.
+        Functions that start every program are left out. Functions through which nearly all samples pass appear only if
+        there are fewer than `count` others.
         """
         return sorted(self._telling(count, lambda cost: False), key=_by_total)
 
     def application_first(self, count: int) -> list[Cost]:
-        """Return the functions with the largest total costs with the application's functions first, unless they have
-        hardly any time.
+        """Return the functions with the largest total costs, those of the application before those of libraries.
+
+        A function of the application with less than MIN_SHARE of the profile counts as one of a library.
         """
         return sorted(self._telling(count, self._is_later), key=lambda cost: (self._is_later(cost), *_by_total(cost)))
 
     def rank_by_total(self, cost: Cost) -> tuple[int, bool]:
-        """Return a sort key for functions with large total costs. Functions whose total cost says little, because
-        nearly all samples pass through them, come last.
+        """Return a sort key for functions with large total costs. Functions through which nearly all samples pass come
+        last, because their cost says little.
         """
         return self._is_trunk(cost), self._is_later(cost)
 
@@ -205,8 +208,8 @@ class Costs:
         return found[:count]
 
     def _is_trunk(self, cost: Cost) -> int:
-        """Return 2 for a function that only calls another one, 1 for one through which nearly all samples pass, else
-        0.
+        """Return 2 for a function that passes nearly all its cost on to one callee, 1 for one through which nearly all
+        samples of the profile pass, else 0.
         """
         is_first = cost.name in _FIRST and not cost.own
         has_all = cost.total >= PASSED_ON * self.value and cost.own < (1 - PASSED_ON) * self.value
@@ -234,14 +237,16 @@ def is_of_runtime(profile: Profile, frame: Frame) -> bool:
 
 
 def kind_of(profile: Profile, frame: Frame) -> FrameKind:
-    """Return the kind of the functions of a frame: INTERPRETER for all that is_of_runtime()."""
+    """Return the kind that a frame's functions have. It is INTERPRETER for each function of a language that an
+    interpreter or a JIT compiler runs.
+    """
     if is_of_runtime(profile, frame):
         return FrameKind.INTERPRETER
     return FrameKind.NATIVE if frame.kind == FrameKind.INLINE else frame.kind
 
 
 def are_application(profile: Profile, frame: Frame) -> list[bool]:
-    """Return for each function of a frame (see functions_of()) whether it belongs to the application."""
+    """Return for each function of a frame, outermost first, whether it belongs to the application."""
     if frame.kind == FrameKind.MARKER:
         return []
     files = [line.file or "" for line in reversed(frame.lines)] or [""]
@@ -287,7 +292,7 @@ def costs(profile: Profile, column: int = -1) -> Costs:
 
     Args:
         profile: The profile.
-        column: Index of the value; the last one is the primary value.
+        column: Index of the profile's value that is summed; the last one is the primary value.
     """
     own = np.zeros(len(profile.parent), np.int64)
     np.add.at(own, profile.stack, profile.values[:, column])
@@ -370,7 +375,7 @@ def process_costs(profile: Profile) -> list[ProcessCost]:
 
 
 class TreeSums:
-    """The own cost and the total cost of each function of a profile, computed over its stack tree."""
+    """Sums over a profile's stack tree: the own cost and the total cost of each function."""
 
     def __init__(self, profile: Profile, own: list[int], rows: list[list[int]], count: int) -> None:
         """Compute the cost of each function over the stack tree of a profile.
@@ -415,8 +420,8 @@ class TreeSums:
             todo.extend(children[node])
 
     def wrapped(self) -> list[int]:
-        """Return for each function the number of the one callee that has at least the share PASSED_ON of its total
-        cost, -1 if there is none.
+        """Return for each function the number of the callee to which it passes nearly all of its cost (at least
+        PASSED_ON), -1 if there is none.
         """
         heaviest = [0] * len(self._parent)
         for node in range(len(self._parent) - 1, 0, -1):

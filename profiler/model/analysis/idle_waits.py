@@ -142,15 +142,21 @@ PYTHON = (
         "subprocess.py:_try_wait",
     ),
 )  # fmt: skip
-"""Idle loops of Python. Functions are the end of the file's path, and the last part of the name."""
+"""Idle loops of Python programs. A function is written as the last part of its file's path and the last part of its
+name ("queue.py:get").
+"""
 
 HUBS = frozenset({"gevent/hub.py:run"})
-"""The only Python function of a greenlet that waits for events. It calls nothing but the native loop."""
+"""The Python function that runs gevent's event loop in a separate greenlet. Its stack is idle if no other Python
+function is on it.
+"""
 
 PYTHON_ROOTS = HUBS | {
     "threading.py:_bootstrap", "multiprocessing/process.py:_bootstrap", "billiard/process.py:_bootstrap",
 }  # fmt: skip
-"""First Python function of a thread, of a forked child or of a greenlet. Frames outside of it belong to the parent."""
+"""First Python functions of a thread, of a forked child or of a greenlet. Frames outside of them on the stack belong to
+the parent.
+"""
 
 TOKIO_WAITS = (
     *("::park", "::park_timeout", "::park_internal", "::park_condvar", "::park_driver", "::turn"),
@@ -243,14 +249,16 @@ _EVENT_CALLS = frozenset(
 )
 _SLEEPS = ("[sleeping", "[blocked", "[woken")
 _READY = "[waiting for a processor"
-"""Prefix of the wait marker of a thread that was woken and waits for a processor.
+"""Prefix of the marker for the wait of a thread that was woken and waits for a processor.
 
-After a wait for a queue, such a wait does not count as one for a lock.
+In a recording of waits for locks, this wait after one for a queue is no contention.
 """
 _MAIN_CALLERS = frozenset({"__libc_start_call_main", "__libc_start_main", "__libc_start_main_impl"})
 _INTERPRETER = ("python", "libpython")
 _QUEUE_MODULE = "_queue."
-"""Prefix of the file of queue.SimpleQueue. Of its functions only get() waits; a stripped file has no name for it."""
+"""Prefix of the names of the files that contain queue.SimpleQueue. Of its functions only get() waits, so a stripped
+file is enough to recognize the wait.
+"""
 _WAITING_MODULES = (
     *_INTERPRETER,
     _QUEUE_MODULE,
@@ -283,7 +291,7 @@ _CONDITIONS = frozenset(
 )
 _PROGRAM = (FrameKind.NATIVE, FrameKind.INLINE, FrameKind.INTERPRETER)
 _BEFORE_OWN = frozenset({"threading.py:_bootstrap_inner", "threading.py:run", "multiprocessing/process.py:run"})
-"""Functions between the root of a Python thread and its own function."""
+"""Python functions of the standard library between the root of a thread and the thread's own function."""
 _QUEUES = frozenset({"queue.py:get", "multiprocessing/queues.py:get", "multiprocessing/connection.py:recv"})
 _IN_QUEUES = frozenset({
     *("threading.py:wait", "multiprocessing/synchronize.py:__enter__", "multiprocessing/connection.py:recv_bytes"),
@@ -293,7 +301,9 @@ _SIMPLE_QUEUE = "_queue_SimpleQueue_get"
 _MAX_NAMES = 3
 """Maximum number of functions in the note about hidden waits."""
 _WHOLE = 0.75
-"""Share of a recording above which a thread's wait covers all of it. Stops on a busy machine begin late."""
+"""Share of a recording's time above which a thread's wait counts as lasting for all of it. It is below 1 because
+sampling may begin late on a busy machine.
+"""
 _NOT_FOR_WORK = ("pthread_cond_", "pthread_mutex_", "take_gil", "lll_lock_wait")
 """Prefixes of native functions in which a thread waits for the GIL or a mutex, and not for work."""
 
@@ -360,12 +370,12 @@ def _own_function(profile: Profile, path: list[Frame]) -> str:
 
 
 class _Wait(enum.Enum):
-    """The result of examining the wait at the end of a stack: shown as samples, or hidden as idle."""
+    """The result of examining the wait at the end of a stack."""
 
     SHOWN = enum.auto()
     IDLE = enum.auto()
     CONSUMER = enum.auto()
-    """A thread's own function waits for a queue: it is idle if the thread returns to this wait."""
+    """A wait of a thread's own function for a queue. It is idle if the thread later returns to this wait."""
 
 
 def idle_waits(profile: Profile) -> Mask:
@@ -432,8 +442,8 @@ def _functions(profile: Profile, path: list[Frame]) -> tuple[str, ...]:
 
 
 def _kind(profile: Profile, path: list[Frame], is_lock: bool) -> _Wait:
-    """Return what the wait at the end of a stack is: a wait of an idle thread, for a queue, or another. Frames inside
-    the wait belong to the thread that ended it.
+    """Return what the wait at the end of a stack is: the wait of an idle thread, a wait for a queue, or another one.
+    Frames inside the wait are those of the thread that ended it, and do not count.
     """
     frames: list[Frame] = []
     for frame in path:
@@ -575,5 +585,7 @@ def _key(frame: Frame) -> str:
 
 
 def _fits(key: str, names: Iterable[str]) -> bool:
-    """Return True if a file name and function (such as "queue.py:get") ends with one of these names, in any folder."""
+    """Return True if a file and function (such as "queue.py:get") is one of the names, in any folder. An empty key fits
+    nothing.
+    """
     return any(not name or key == name or key.endswith("/" + name) for name in names)

@@ -50,8 +50,8 @@ class CodePlace:
     Attributes:
         module: Index of the module.
         start: Start of the real (not inlined) function, relative to the module's base.
-        rel: Address of the instruction, or of a byte in it: for callers a byte of the call.
-        name: Name of that function.
+        rel: Address of the instruction relative to the module's base; for a caller the last byte of its call.
+        name: Name of the real function.
     """
 
     module: int
@@ -79,10 +79,8 @@ def line_costs(profile: Profile) -> list[LineCost]:
 
 
 def code_costs(profile: Profile, names: Collection[str]) -> list[CodeCost]:
-    """Return the costs of all code addresses in functions with these names, and in functions into which they were
-    inlined.
-
-    The result is sorted by address.
+    """Return the costs of all code addresses in the named functions, and in the functions into which these were
+    inlined, sorted by address.
     """
     ids: dict[CodePlace, int] = {}
     rows: list[list[int]] = []

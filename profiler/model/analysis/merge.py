@@ -55,8 +55,8 @@ class JoinedTables:
         return np.array(nodes, np.int32)[profile.stack], threads[profile.thread]
 
     def _module(self, info: ModuleInfo) -> int:
-        """Return the number of a profile's module in the common table. Its flags has_functions and has_lines are True
-        if they are in one of the profiles.
+        """Return the number of a profile's module in the common table. The flags has_functions and has_lines of the
+        entry are True if they are in one of the profiles.
         """
         number = self._modules.setdefault(replace(info, has_functions=False, has_lines=False), len(self._modules))
         functions, lines = self._named[number] if number < len(self._named) else (False, False)
@@ -76,7 +76,7 @@ class JoinedTables:
     def _thread(self, info: ThreadInfo) -> int:
         """Return the number of a profile's thread in the common table.
 
-        A thread with a known start time stays the same under another name, and gets the last name.
+        A thread with a known start time has one entry even if profiles give it different names. The last name is kept.
         """
         key = (info.key, info.process_key, info.labels) if info.started and info.process_started else (info,)
         number = self._numbers.setdefault(key, len(self._numbers))
@@ -91,7 +91,9 @@ class JoinedTables:
         )
 
     def threads_in_order(self) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int32]]:
-        """Return the threads of all profiles sorted by key, and the position in that order of each thread number."""
+        """Return the threads of all profiles sorted by their keys, and an array with the position of each thread number
+        in that order.
+        """
         order = sorted(range(len(self.threads)), key=lambda number: (self.threads[number].key, number))
         index = np.zeros(len(order), np.int32)
         index[order] = np.arange(len(order), dtype=np.int32)
@@ -100,8 +102,8 @@ class JoinedTables:
 
 _NO_PROCESSOR = -1
 _MIN_NS = 100_000_000
-"""Minimum length in nanoseconds of a gap in a profile. Parts of one recording follow each other directly, except for
-rounding.
+"""Minimum length of a gap in a merged profile, in nanoseconds. Shorter gaps come from rounding: parts of one recording
+follow each other directly.
 """
 
 
@@ -175,7 +177,7 @@ def _kinds(profile: Profile) -> str:
 def _column(
     parts: Sequence[Profile], name: str, unknown: int, order: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int32] | None:
-    """Concatenate a column of several profiles. Return None if it is unknown in all of them."""
+    """Concatenate one column of several profiles. Return None if the column is unknown in all of them."""
     columns = [getattr(part, name) for part in parts]
     if all(column is None for column in columns):
         return None
@@ -235,7 +237,9 @@ def clip_gaps(gaps: Iterable[Span], begin: int, end: int) -> tuple[Span, ...]:
 
 
 def recorded_until(profile: Profile) -> npt.NDArray[np.int64]:
-    """Return the recorded time before each sample: (n,) nanoseconds since the beginning, without gaps."""
+    """Return the recorded time before each sample, in nanoseconds since the profile's beginning, without gaps. The
+    shape is (n,).
+    """
     since = profile.time_ns - profile.start_ns
     for begin, end in profile.gaps:
         since = since - np.clip(profile.time_ns - begin, 0, end - begin)

@@ -56,7 +56,7 @@ def in_function(profile: Profile, pattern: Pattern) -> Mask:
 def in_module(profile: Profile, pattern: Pattern) -> Mask:
     """Return which samples of a profile have a module with a matching name on their stack, shape (n,).
 
-    Python's modules are scripts.
+    The module of a Python function is its script.
     """
     wanted = compiled(pattern)
     return through(profile, lambda frame: any(wanted.search(name) for _, name in functions_of(profile, frame)))
@@ -93,9 +93,9 @@ def cut(profile: Profile, start: float | None, end: float | None) -> Profile:
 
 
 def timed(profile: Profile) -> bool:
-    """Return True if a profile has the times of its samples.
+    """Return True if a profile has a time for each of its samples.
 
-    Files of other formats may have none; all samples are then at the start.
+    Formats of other profilers may have none; all samples then have the profile's start as their time.
     """
     return len(profile.time_ns) < 2 or bool(np.ptp(profile.time_ns))
 

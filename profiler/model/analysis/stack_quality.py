@@ -124,7 +124,9 @@ def summary_of_part(summary: Summary, profile: Profile) -> Summary:
 
 
 def without_evidence(summary: Summary) -> Summary:
-    """Return a summary without how stacks ended and how frames were found, for a file that does not state it."""
+    """Return a copy of a summary without its counts of stack ends and frame sources, for a profile from a file format
+    that does not state them.
+    """
     return replace(summary, ends={}, trust={}, shown=replace(summary.shown, ends={}))
 
 
@@ -137,7 +139,7 @@ def _by_identity(profile: Profile, counts: Mapping[int, int]) -> Counter[tuple[s
 
 @dataclass(frozen=True, slots=True)
 class _Inclusive:
-    """Sums of the primary value over each node of the stack tree and all nodes below it (`at`)."""
+    """Inclusive sums of the primary value, by node of the stack tree (`at`): over the node and all nodes below it."""
 
     at: list[int]
 
@@ -158,7 +160,7 @@ class _Inclusive:
         return cls(total)
 
     def by_end(self, profile: Profile, own: npt.NDArray[np.int64]) -> dict[str, int]:
-        """Count samples by the label of their stack's end. A stack without a frame was unreadable."""
+        """Sum the values by the label of their stack's end. A stack without a frame was unreadable."""
         ends: Counter[str] = Counter({StackEnd.UNREADABLE.label: int(own[0])})
         for node in np.flatnonzero(profile.parent == 0).tolist():
             unseen = profile.frames[profile.frame[node]].mark in UNSAMPLED
@@ -167,7 +169,9 @@ class _Inclusive:
 
 
 def _end(profile: Profile, node: int) -> StackEnd:
-    """Return the StackEnd that the marker frame of a stack's outermost node states."""
+    """Return how a stack ended, as its outermost frame says: the reason in the marker of a truncated stack, otherwise
+    ROOT.
+    """
     mark = profile.frames[profile.frame[node]].mark
     return mark.end if mark is not None and mark.kind is MarkKind.CUT else StackEnd.ROOT
 
@@ -229,7 +233,9 @@ def _shown(
 def _before_first(
     profile: Profile, pids: npt.NDArray[np.int64], is_read: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Return which samples of a profile precede the first one of their process that has functions of an interpreter."""
+    """Return which samples of a profile were taken before the first sample of their process in which interpreter
+    functions were read.
+    """
     process = np.searchsorted(distinct(pids), pids)[profile.thread]
     never = np.iinfo(np.int64).max
     first = np.full(len(pids), never, np.int64)
@@ -239,7 +245,13 @@ def _before_first(
 
 
 def _cut(ends: dict[str, int], label: str, value: int) -> None:
-    """Move an amount in `ends` from the label for complete stacks to another label."""
+    """Move an amount in `ends` from the label for complete stacks to another label.
+
+    Args:
+        ends: Amounts by label.
+        label: The other label.
+        value: The amount.
+    """
     if value:
         ends[StackEnd.ROOT.label] -= value
         ends[label] = value

@@ -29,7 +29,9 @@ def _aarch64_call_target(code: bytes, address: int) -> int | None:
 
 
 def _aarch64_jumps(code: bytes) -> bool:
-    """Match AArch64's b, or the adrp x16 that begins a sequence up to br x16 or x17, perhaps after bti c."""
+    """Return True if AArch64 code only jumps: a b instruction, or a PLT entry from its adrp x16 on, perhaps after bti
+    c.
+    """
     words = [int.from_bytes(code[at : at + 4], "little") for at in range(0, len(code) // 4 * 4, 4)]
     if words and words[0] == 0xD503_245F:
         del words[0]
@@ -39,9 +41,9 @@ def _aarch64_jumps(code: bytes) -> bool:
 
 
 def _aarch64_saves_lr(code: bytes) -> bool:
-    """Return True if the AArch64 instruction stp x29, x30, [sp...] follows before any branch.
+    """Return True if AArch64 code saves the link register next: stp x29, x30, [sp...] follows before any branch.
 
-    It also returns True if stp was just executed: mov x29, sp or add x29, sp, # follows.
+    It also returns True directly after the stp, where mov x29, sp or add x29, sp, # follows.
     """
     words = [int.from_bytes(code[at : at + 4], "little") for at in range(0, min(len(code), 16) // 4 * 4, 4)]
     for number, word in enumerate(words):
@@ -55,7 +57,8 @@ def _aarch64_saves_lr(code: bytes) -> bool:
 
 
 def _arm_follows_call(code: bytes) -> bool:
-    """Match an ARM call before the return address at the end of up to 8 bytes of code, as A32 and as T32.
+    """Return True if a call may end before the return address at the end of the code. Up to 8 bytes are read, as A32
+    and as T32.
 
     Calls are bl, blx, and in A32 `mov lr, pc` before a branch. Code is little-endian, also with BE8.
     """

@@ -1,4 +1,4 @@
-"""The definition of an architecture and its parts, as values. x86.py, arm.py and others have the architectures.
+"""The definition of an architecture and its parts, as values. The values stand in x86.py, arm.py and others.
 
 Other modules import from arch. docs/porting.md has a checklist for a new architecture: register columns in DWARF order;
 columns of pc, sp, fp and lr; bits of a return address that are no address; place of frame records; then the parts:
@@ -22,7 +22,9 @@ def _unknown_size(code: bytes) -> int:
 
 
 def never(code: bytes) -> bool:
-    """Return False: the predicate of an architecture without such code, or for which it is unknown."""
+    """Return False. This is the default for a predicate on machine code, such as "is this a PLT entry", that an
+    architecture does not define.
+    """
     return False
 
 
@@ -32,7 +34,8 @@ class SigFrame:
 
     Attributes:
         code: Code bytes at its first instruction.
-        saved: Offset from sp, at that instruction, of the word with each saved register, by column.
+        saved: For each saved register, by its column, the offset from sp of the word that holds it, when pc is at the
+            first instruction.
     """
 
     code: bytes
@@ -72,7 +75,7 @@ class Depth:
     Attributes:
         least: Minimum distance in bytes.
         fixed: True if the distance does not change.
-        pushed: Bytes of arguments that are pushed for a call, in the code between it and the jump or call before it.
+        pushed: Bytes of arguments that the code before a call has pushed for it, since the previous jump or call.
     """
 
     least: int
@@ -216,11 +219,11 @@ class Kernel:
     """The interface of Linux for threads of one architecture.
 
     Attributes:
-        prstatus: For each column the index of its word in the kernel's user_regs_struct, -1 if it has none.
+        prstatus: For each register column the index of its word in the kernel's user_regs_struct, -1 if it has none.
         fpregset: Index of the word in the floating-point registers (NT_FPREGSET) by column, for columns that unwinding
             may need.
         machines: Values of uname -m on which the kernel runs such code itself.
-        regset_size: Bytes of NT_PRSTATUS that PTRACE_GETREGSET returns there for a task of this architecture.
+        regset_size: Bytes of NT_PRSTATUS that PTRACE_GETREGSET returns for a task of this architecture.
         syscall_return: Index of the word of user_regs_struct with a system call's result, -1 if there is none.
         syscall_number: Index of the word that is not negative only in a system call, -1 if there is none.
         syscall_codes: System call instructions, after which a thread continues.
@@ -265,8 +268,8 @@ class Arch:
         calls: Properties of code.
         signals: Signal frames.
         kernel: Interface of Linux.
-        pac_mask: Bits of a signed return address that hold the signature, with the usual address size. NT_ARM_PAC_MASK
-            of a process is exact (use replace). 0 if return addresses are not signed.
+        pac_mask: Bits of a signed return address that hold the signature, for the usual address size; 0 if return
+            addresses are not signed. NT_ARM_PAC_MASK has the exact bits of a process.
         sp_off: The caller's sp is cfa + sp_off, unless a rule says otherwise.
         chain: Frame records of code with frame pointers, None if they have no uniform layout.
         breakpad: Names of the architecture in Breakpad symbol files.
@@ -304,5 +307,7 @@ class Arch:
         return (1 << (8 * self.word)) - 1
 
     def code_address(self, value: int, pac: bool = False) -> int:
-        """Return the address in a pc or a stored return address. `pac` tells that it is signed."""
+        """Return the address in a pc or a stored return address, without bits that are no address. `pac` is True if the
+        return address is signed.
+        """
         return value & self.pc_mask & ~(self.pac_mask if pac else 0)

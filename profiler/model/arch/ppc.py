@@ -50,8 +50,8 @@ def _ppc64le_saves_lr(code: bytes) -> bool:
 
 
 def _rt_sigframe(at: int) -> dict[int, int]:
-    """Return the offset from sp of each saved register, by column, for a struct rt_sigframe (ppc64le) `at` bytes above
-    sp.
+    """Return the offset from sp of each saved register, by column, in a signal frame of ppc64le (struct rt_sigframe).
+    The struct begins `at` bytes above sp.
 
     It contains a ucontext with uc_mcontext at +168, and in that gp_regs (pt_regs) at +64: gpr 0..31, nip, msr,
     orig_gpr3, ctr, link.

@@ -126,7 +126,9 @@ def _sets_base(code: bytes) -> bool:
 
 
 def _plt_target(code: bytes, svma: int) -> tuple[str, int] | None:
-    """Match auipc t3, hi; ld t3, lo(t3) of a RISC-V PLT entry, and return its slot."""
+    """Return the address of the slot from which a RISC-V PLT entry loads its target, None for other code. An entry is
+    auipc t3, hi; ld t3, lo(t3).
+    """
     upper, load = int.from_bytes(code[:4], "little"), int.from_bytes(code[4:8], "little")
     if len(code) < 8 or upper & 0xFFF != _T3 << 7 | 0x17 or load & 0x000F_FFFF != 0x000E_3E03:
         return None

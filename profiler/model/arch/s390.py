@@ -54,8 +54,10 @@ _FPR_ORDER = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
 
 
 def _sigregs(at: int) -> dict[int, int]:
-    """Return the offset of each saved register, by column, for s390x's struct _sigregs at `at`: psw (mask, addr), gprs,
-    acrs (64 bytes), fpc, fprs.
+    """Return the offset from sp of each saved register, by column, in the signal frame of s390x: struct _sigregs at sp
+    + `at`.
+
+    Its members are psw (mask, addr), gprs, acrs (64 bytes), fpc, fprs.
     """
     fprs = {16 + slot: at + 216 + 8 * number for slot, number in enumerate(_FPR_ORDER)}
     return {**{n: at + 16 + 8 * n for n in range(16)}, **fprs, 32: at + 8}
@@ -115,8 +117,10 @@ S390X = Arch(
 
 
 def _sigregs32(at: int) -> dict[int, int]:
-    """Return the offset of each saved register, by column, for s390's struct _sigregs32 at `at`: psw (mask, addr),
-    gprs, acrs, fpc, padding, fprs.
+    """Return the offset from sp of each saved register, by column, in the signal frame of s390: struct _sigregs32 at sp
+    + `at`.
+
+    Its members are psw (mask, addr), gprs, acrs, fpc, padding, fprs.
     """
     fprs = {16 + slot: at + 144 + 8 * number for slot, number in enumerate(_FPR_ORDER)}
     return {**{n: at + 8 + 4 * n for n in range(16)}, **fprs, 32: at + 4}

@@ -1,7 +1,7 @@
 """Numbers of system calls by architecture (the kernel's asm/unistd.h), and names of all calls by number.
 
-The tables of numbers contain the calls in which threads sleep, and the calls that a stop may interrupt. The names come
-from python-ptrace's tables.
+The tables of numbers contain the calls in which threads sleep, and the calls that a ptrace stop may interrupt. The
+names come from python-ptrace's tables.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ MACHINES = ("x86_64", "i386", "aarch64")
 
 @cache
 def call_names(machine: str) -> Mapping[int, str]:
-    """Return the names of Linux system calls by number, empty if the machine is not in MACHINES.
+    """Return the names of Linux system calls by number. The result is empty if the tables of python-ptrace lack the
+    machine.
 
     Only the table is loaded. Its package would first build the prototypes of all calls, which takes 10 ms.
     """

@@ -15,7 +15,7 @@ from pyprof.model.arch.definition import Arch, CallConvention, EhReturn, FrameCh
 from pyprof.model.arch.x86_instructions import frame_code
 
 COLUMNS = (0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15)
-"""Column of each x86-64 register, by the register's number in an instruction."""
+"""Column in SampleBatch.regs of each x86-64 register, by the register's number in an instruction."""
 
 SP, FP = 4, 5
 SCRATCH = frozenset({0, 1, 2, 6, 7, 8, 9, 10, 11})
@@ -39,7 +39,9 @@ def x86_64_epilogue(code: bytes) -> list[tuple[str, int]] | None:
 
 
 def _stack(code: bytes, at: int, steps: list[tuple[str, int]]) -> int:
-    """Return the size of an x86-64 instruction that moves sp, or 0. Add its effect to `steps`."""
+    """Return the size in bytes of an x86-64 instruction that moves sp, 0 for any other instruction. Its effect is added
+    to `steps`.
+    """
     three, four = code[at : at + 3], code[at : at + 4]
     if three in (b"\x48\x83\xc4", b"\x48\x83\xec") and len(code) >= at + 4:  # add, sub $imm8,%rsp
         steps.append(("sp", _signed(code, at + 3, 1) * (1 if three[2] == 0xC4 else -1)))
@@ -71,7 +73,9 @@ def _stack(code: bytes, at: int, steps: list[tuple[str, int]]) -> int:
 
 
 def _plain(code: bytes, at: int) -> int:
-    """Return the size of an x86-64 instruction that changes neither sp nor registers of the caller, or 0."""
+    """Return the size in bytes of an x86-64 instruction that changes neither sp nor a callee-saved register, 0 for any
+    other instruction.
+    """
     for known in (b"\xf3\x0f\x1e\xfa", b"\xc5\xf8\x77", b"\x66\x90", b"\x90", b"\x0f\x1f\x00", b"\x0f\x1f\x40\x00"):
         if code.startswith(known, at):  # endbr64, vzeroupper, nops
             return len(known)
@@ -139,7 +143,7 @@ def _x86_jumps(code: bytes) -> bool:
 
 
 def _x86_64_plt_target(code: bytes, svma: int) -> tuple[str, int] | None:
-    """Match an entry of an x86_64 PLT, and return its slot or relocation number.
+    """Return the slot or the relocation number of an x86_64 PLT entry, None for other code.
 
     An entry is jmp *slot(%rip), perhaps after endbr64, with or without a bnd prefix. An entry of a lazy .plt with a
     separate .plt.sec pushes the number of its relocation. Source: x86-64 psABI, 5.2.

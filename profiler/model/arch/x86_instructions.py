@@ -211,8 +211,13 @@ def _prologue(code: bytes, at: int, wide: bool) -> tuple[int, int]:
 
 
 def _pushed(code: bytes, at: int, called: int, wide: bool) -> int:
-    """Return the number of bytes of pushed arguments in x86 code (see Depth.pushed). `at` is the end of the
-    prologue.
+    """Return the number of bytes of arguments that x86 code has pushed for the call at an offset.
+
+    Args:
+        code: Code of the function.
+        at: Offset of the end of the prologue.
+        called: Offset of the call.
+        wide: True for 64-bit code.
     """
     word = 8 if wide else 4
     pushed = 0
@@ -234,8 +239,8 @@ def _pushed(code: bytes, at: int, called: int, wide: bool) -> int:
 
 
 def _lowered(bare: bytes) -> int:
-    """Return by how many bytes an x86 sub or add of a number lowers sp. Compilers write 128 as the shorter `add
-    $-128,%rsp`.
+    """Return by how many bytes an x86 instruction lowers sp: a sub or add of a constant. Compilers write `sub $128` as
+    the shorter `add $-128,%rsp`.
     """
     if bare[:1] not in (b"\x81", b"\x83") or bare[1:2] not in (b"\xc4", b"\xec"):
         return 0
@@ -270,7 +275,7 @@ def _popped(code: bytes, wide: bool) -> int:
 
 
 def _entries(code: bytes, wide: bool) -> Iterator[tuple[int, int]]:
-    """Yield where x86 functions begin that link frame records (see FrameCode.entries)."""
+    """Yield the ranges of offsets at which x86 functions begin that link frame records (see FrameCode.entries)."""
     for link in (_LINK_WIDE if wide else _LINK).finditer(code):
         push = code.rfind(_PUSH_FP, max(link.start() - _BETWEEN, 0), link.start())
         if push >= 0:
@@ -301,9 +306,9 @@ def _jumps(code: bytes, address: int, wide: bool) -> Iterator[int | None]:
 
 
 def _adds(text: bytes) -> bool:
-    """Return True if the x86 instruction adds an address.
+    """Return True if the x86 instruction is an add to a register.
 
-    The next jump then belongs to a switch, and stays in the function.
+    An indirect jump after it uses a switch table, and stays in the function.
     """
     return text[-2:-1] == b"\x01"
 
