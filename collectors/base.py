@@ -44,7 +44,7 @@ def middle_of(bucket: int) -> float:
 
 @dataclass(frozen=True)
 class Pauses:
-    """A histogram of the pauses that the profiler caused.
+    """A histogram of the pauses of the target's threads: how long the profiler kept each thread stopped.
 
     Attributes:
         counts: (BUCKETS,) int64, number of pauses in each bucket.
@@ -58,11 +58,11 @@ class Pauses:
         return int(self.counts.sum())
 
     def __add__(self, other: Pauses) -> Pauses:
-        """Return a histogram of the pauses of both histograms."""
+        """Return the sum of two histograms."""
         return Pauses(self.counts + other.counts, self.total_ns + other.total_ns)
 
     def __sub__(self, earlier: Pauses) -> Pauses:
-        """Return a histogram of the pauses since an earlier state of the same log."""
+        """Return a histogram of the pauses since `earlier`, an earlier snapshot of the same PauseLog."""
         return Pauses(self.counts - earlier.counts, self.total_ns - earlier.total_ns)
 
     def percentile_ns(self, percent: float) -> float:
@@ -77,14 +77,14 @@ class Pauses:
 
 
 class PauseLog:
-    """A histogram of pauses to which pauses are added during a recording. snapshot() returns its current state."""
+    """A histogram to which a collector adds each pause of a target's thread. snapshot() returns its current state."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(BUCKETS, np.int64)
         self._total_ns = 0
 
     def add_pause(self, ns: int) -> None:
-        """Add a pause of this length in nanoseconds to the histogram."""
+        """Add one pause of a target's thread, with this length in nanoseconds, to the histogram."""
         self._counts[bucket_of(ns)] += 1
         self._total_ns += ns
 
@@ -94,9 +94,7 @@ class PauseLog:
 
 
 class CollectorRefused(AccessDenied):
-    """The error for a collector that cannot be used for the target or the system here; another collector may be
-    used.
-    """
+    """The error for a collector that cannot be used for this target or on this system. Another collector may work."""
 
     reason = "collector_refused"
 
@@ -109,12 +107,12 @@ class Feedback:
     Attributes:
         batch: The batch that was walked.
         top: Highest stack address that the walk needed (Walk.top), or 0 if the walk did not reach the root.
-        missing: Address (avma) of the word that an UNREADABLE sample lacks, else 0. The thread's next copy should
-            contain it.
+        missing: Address (avma) of the stack word at which the walk ended because the copy lacks it
+            (StackEnd.UNREADABLE), else 0. The thread's next copy should contain it.
         stop: True for samples of a sleeping thread whose walk needs a callee-saved register. The collector should take
             the thread's next sample by a stop, once in this sleep, if its system call allows that.
-        look: Function to call after each round of samples from now on, as soon as possible, because code appears and
-            disappears in the target. None means that no call is needed any more.
+        look: Function that reads new generated code in the target, which appears and disappears. The
+            collector calls it after each round of samples. None means that no call is needed any more.
         took_ns: Duration of the walk, or 0 if it is not known.
         has_new_code: True if many functions of a managed runtime were met for the first time. The next samples should
             not wait, because the runtime may discard the code or move what names it before it is read.
@@ -134,13 +132,13 @@ class CollectorStats:
     """Statistics of a collector since it began.
 
     Attributes:
-        ticks: Number of sampling times that were kept.
+        ticks: Number of sampling times that the collector kept. All others are counted as skipped.
         pauses: Stops of threads, by their length.
         skipped: Number of sampling times that were missed because pyprof was late.
         unchanged: Number of samples taken without a stop because the thread had not run since its last sample.
         blocked: Number of samples taken without a stop because the thread slept in the kernel.
         notes: Notes for the summary. The first one says how samples were taken.
-        accounts: Processor time by the process that was selected, with its children if they are followed.
+        accounts: Processor time by the pid of each selected process, with its children if they are followed.
         ticking_ns: Time in which the ticks were due, so that ticks / ticking_ns is the rate reached. It is the elapsed
             time. If each thread or processor has its own clock, it is the sum of their times.
     """
@@ -156,11 +154,11 @@ class CollectorStats:
 
 
 NOBODY = 0
-"""The source_id of batches whose collector wants no feedback."""
+"""The source_id (identifier of a collector) of batches whose unwinding yields no feedback to a collector."""
 
 
 class CollectorState(Protocol):
-    """The part of a collector that unwinding uses: threads, statistics and feedback.
+    """The part of a collector that the unwinding code uses: threads, statistics and feedback.
 
     In the worker process, which has no collector, another object implements it.
     """
@@ -190,7 +188,8 @@ class Collector(CollectorState, Protocol):
     """
 
     def batches(self) -> Iterator[SampleBatch]:
-        """Yield batches of samples as they become ready, at least once every CollectOptions.flush_s.
+        """Yield batches of samples as they become ready, and at least one batch in each
+        CollectOptions.flush_s seconds.
 
         An empty batch shows that the collector is alive.
         """
@@ -204,7 +203,7 @@ class Collector(CollectorState, Protocol):
         ...
 
     def stop(self) -> None:
-        """Let batches() end soon. Any thread may call this."""
+        """Make the iterator of batches() end after the current sample. Any thread may call this."""
         ...
 
     def close(self) -> None:

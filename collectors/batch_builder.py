@@ -78,20 +78,20 @@ class StackMemory(Protocol):
         ...
 
     def view_copies(self) -> U8:
-        """Return a copy of the used part of a batch's memory for stack copies."""
+        """Return the used part of the memory, which has the stack copies of a batch, as an array of bytes."""
         ...
 
     def read_copy(self, offset: int, size: int) -> bytes:
-        """Return bytes of the stack copies in a batch's memory that were written so far."""
+        """Return `size` bytes of the stack copies that were written to the memory so far, from `offset` on."""
         ...
 
     def clear(self) -> None: ...
 
 
 class ArenaMemory:
-    """Memory at a fixed address, with room for at least one stack copy and its additional pieces.
+    """A StackMemory at a fixed address, with room for at least one stack copy and its additional pieces.
 
-    The code that copies stacks writes into the unused part.
+    Code that copies stacks by system calls writes into the unused part.
 
     Args:
         most_copy: Maximum size of one copy in bytes.
@@ -127,7 +127,7 @@ class ArenaMemory:
 
 
 class BytesMemory:
-    """Memory for stack copies that arrive as bytes objects. It is full when `most` bytes are used."""
+    """A StackMemory for stack copies that arrive as bytes objects. It is full when `max_bytes` bytes are used."""
 
     def __init__(self, max_bytes: int) -> None:
         self._most = max_bytes
@@ -154,7 +154,9 @@ class BytesMemory:
 
 
 class Lane(NamedTuple):
-    """The values that describe one sample of a batch, without its registers and stack. See ThreadKey for `started`."""
+    """The values that describe one sample of a batch, except registers and stack. `started` is the start time
+    of the thread (ThreadKey), `weight` the number of sampling times that the sample stands for.
+    """
 
     arch: Arch
     kind: SampleKind
@@ -178,7 +180,7 @@ Memory = TypeVar("Memory", bound=StackMemory)
 
 
 class BatchBuilder(Generic[Memory]):
-    """A builder that collects samples one by one and turns them into batches."""
+    """A builder that collects samples one by one and turns them into batches (SampleBatch)."""
 
     def __init__(
         self, arches: Sequence[Arch], memory: Memory, source_id: int, unknown: frozenset[int] | None = None
@@ -216,7 +218,7 @@ class BatchBuilder(Generic[Memory]):
         return len(self._lanes)
 
     def has_sample_of(self, pid: int) -> bool:
-        """Return True if the builder has a sample of the process."""
+        """Return True if the builder has a sample of the process with this pid."""
         return any(lane.pid == pid for lane in self._lanes)
 
     @property
@@ -247,7 +249,7 @@ class BatchBuilder(Generic[Memory]):
 
         Args:
             count: Number of samples.
-            used: End of the used memory after their copies, in bytes.
+            used: Number of used bytes of the memory, including the stack copies of these samples.
 
         Returns:
             Number of the first sample in the batch.
@@ -265,9 +267,9 @@ class BatchBuilder(Generic[Memory]):
         self._copies[number] = _Copy(base, offset, size)
 
     def set_regset(self, lane: int, words: npt.NDArray[np.unsignedinteger]) -> None:
-        """Set a sample's registers from the kernel's user_regs_struct of its architecture.
+        """Set a sample's registers from the words of the kernel's user_regs_struct of its architecture.
 
-        take_batches() selects the wanted words for all samples at once.
+        The words are copied to the register columns in take_batches(), for all samples at once.
         """
         self._regsets.setdefault(self._lanes[lane].arch.name, {})[lane] = words.tobytes()
 
@@ -278,7 +280,7 @@ class BatchBuilder(Generic[Memory]):
             self._regs[np.ix_(lanes, self._known[name])] = words[:, self._slots[name]]
 
     def set_registers(self, lane: int, row: Sequence[int] | npt.NDArray[np.uint64]) -> None:
-        """Set a sample's registers in the order of its architecture's columns."""
+        """Set a sample's registers from values in the order of its architecture's register columns."""
         self._regs[lane, : len(row)] = np.asarray(row, np.uint64)
 
     def set_sp_pc(self, lane: int, sp: int, pc: int) -> None:
@@ -291,7 +293,7 @@ class BatchBuilder(Generic[Memory]):
         self._pieces[lane] = (*self._pieces.get(lane, ()), *pieces)
 
     def set_beyond(self, lane: int, beyond: StackBeyondCopy) -> None:
-        """Store with a sample what is known about the part of its stack that lies outside the copy."""
+        """Set what is known about the part of a sample's stack that lies outside the stack copy."""
         self._beyond[lane] = beyond
 
     def copy_of(self, lane: int) -> bytes:
@@ -304,7 +306,9 @@ class BatchBuilder(Generic[Memory]):
         self._chains[lane] = chain
 
     def set_labels(self, lane: int, labels: Labels) -> None:
-        """Set the labels of one sample, which its program gave to the current work."""
+        """Set the labels of one sample: names and values with which the target marked its current work (as
+        runtime/pprof does).
+        """
         self._labels[lane] = labels
 
     def set_kernel_stack(self, lane: int, frames: KernelStack) -> None:
@@ -312,7 +316,7 @@ class BatchBuilder(Generic[Memory]):
         self._kernel_stack[lane] = self._kernel_stacks.setdefault(frames, len(self._kernel_stacks))
 
     def move_to_space(self, lane: int, space: AddressSpace) -> None:
-        """Assign a sample to another address space of its process, after its mappings have changed."""
+        """Assign a collected sample to another address space of its process, because its mappings have changed."""
         self._lanes[lane] = self._lanes[lane]._replace(space=space)
 
     def take_batches(self) -> list[SampleBatch]:
@@ -398,7 +402,9 @@ class BatchBuilder(Generic[Memory]):
 
 
 Completion = Callable[[list[SampleBatch], int], Iterator[SampleBatch]]
-"""Function (batches, until_ns) that yields these batches together with the samples of other sources up to until_ns."""
+"""The type of a function (batches, until_ns) that yields the given batches together with the samples of other
+sources up to until_ns.
+"""
 
 
 def as_they_are(batches: list[SampleBatch], _until_ns: int) -> Iterator[SampleBatch]:
@@ -417,8 +423,8 @@ def split_at_flushes(
     Args:
         handover: The flushes of the recording.
         batches: At least one batch. These and earlier ones hold all samples before reached_ns.
-        reached_ns: End of the last part.
-        complete: Yields a part together with samples of another source from the same time.
+        reached_ns: Time up to which the samples are complete, which is the end of the last part.
+        complete: Function that yields a part together with the samples of other sources from the same time.
     """
     nothing = batches[0].take_samples(np.zeros(0, np.int64))
     reached_ns = min(reached_ns, handover.limit_ns)

@@ -20,17 +20,21 @@ I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 IN, BLOCKED, PREEMPTED, ENDED = 0, 1, 2, 3
-"""Kinds of context switches: onto a processor, off it to wait, off it for another thread, and the end of the thread."""
+"""Kinds of context switches of a thread: it gets a processor, leaves it to wait, leaves it to another thread,
+or ends.
+"""
 
 Gap = tuple[int, int]
-"""Pair (begin, end) in nanoseconds of a time without switch records."""
+"""A pair (begin, end) in nanoseconds: a span of time whose context switch records were lost."""
 
 MIN_ON_NS = 50_000_000
-"""Minimum time in ns for which a thread's switches are recorded before they are paused again."""
+"""Minimum time in ns for which a frequently switching thread's switches are recorded before their recording
+is paused again.
+"""
 
 
 def count_covered_ns(gaps: Iterable[Gap]) -> int:
-    """Return the time in ns that lies in at least one gap of the switch records."""
+    """Return the time in ns that lies in at least one of the gaps. Gaps may overlap."""
     total, reached = 0, 0
     for begin, end in sorted(gaps):
         total += max(end - max(begin, reached), 0)
@@ -40,8 +44,8 @@ def count_covered_ns(gaps: Iterable[Gap]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ThreadEvents:
-    """Switch records and other events of threads as columns of shape (n,). `kind` is the kind of a switch, or zero for
-    other events.
+    """Context switches and other events of threads as columns of shape (n,). `kind` is the kind of a switch,
+    or zero for other events.
     """
 
     tid: I64
@@ -63,16 +67,16 @@ class ThreadEvents:
 
 @dataclass(frozen=True, slots=True)
 class SwitchBatch:
-    """The samples and context switches up to some time.
+    """The samples and context switches that a collector has read up to some time.
 
     Attributes:
         running: Samples of threads on processors.
         left: Samples taken when threads left their processors, with the registers of 64-bit code.
         narrow: True for samples of `left` that are 32-bit code.
         switches: Switches of the recording's processes, and ends of any thread.
-        since_ns: Maps a tid to the time from which its switches are known, for threads that already existed.
-        gaps: Times of which records were lost.
-        paused: Threads whose switches are not recorded at present.
+        since_ns: Time from which a thread's switches are known, by tid, for threads that existed before.
+        gaps: Spans of time whose switch records were lost.
+        paused: Threads whose switches are not recorded now, because they are too frequent.
     """
 
     running: list[SampleBatch]
@@ -90,7 +94,7 @@ class SwitchSource(Protocol):
     Attributes:
         source_ids: Identifiers of the collector's batches.
         flush_s: Maximum time between two calls of take_switches(), in seconds.
-        alive: Processes that have not ended.
+        alive: Pids of the recorded processes that have not ended.
         paused: Threads that switch so often that their switches are not recorded for a while.
     """
 
@@ -107,31 +111,33 @@ class SwitchSource(Protocol):
     def paused(self) -> frozenset[int]: ...
 
     def take_switches(self, now_ns: int) -> SwitchBatch:
-        """Return the samples and context switches until a time. The returned memory is valid until release_switches()
-        is called.
+        """Return the samples and context switches up to `now_ns`. Their memory is valid until
+        release_switches() is called.
         """
         ...
 
     def release_switches(self) -> tuple[frozenset[int], int]:
-        """Note that the samples of take_switches() have been unwound.
+        """Release the memory of the last take_switches(), whose samples have all been unwound.
 
         Returns:
-            Threads whose switches are recorded again, and from when on.
+            (tids of threads whose switches are recorded again after a pause, monotonic time from which on).
         """
         ...
 
     def split_by_width(self, batch: SampleBatch, narrow: Mask) -> list[SampleBatch]:
-        """Return samples at context switches as batches of one architecture each."""
+        """Return the samples at context switches as batches of one architecture each; `narrow` marks those of
+        32-bit code.
+        """
         ...
 
     def mask_recorded(self, pid: npt.NDArray[np.integer]) -> Mask:
-        """Return a mask of the pids that belong to the recording. They need not have been sampled."""
+        """Return a mask of the pids that belong to recorded processes. Samples of these processes are not required."""
         ...
 
     def mask_shown(self, tid: npt.NDArray[np.integer], time_ns: I64) -> Mask:
         """Return a mask of the threads that the profile should show and that can be named.
 
-        The threads need not have been sampled. threads() includes them afterwards.
+        The threads need not have samples. From then on, threads() includes them.
 
         Args:
             tid: Threads.
@@ -140,11 +146,13 @@ class SwitchSource(Protocol):
         ...
 
     def find_thread_ids(self, tid: npt.NDArray[np.integer], time_ns: I64) -> tuple[npt.NDArray[np.int32], I64]:
-        """Return columns (pid, started) of threads (tids) at times. An unknown thread is its own process."""
+        """Return two columns (pid, start time) for threads that had the given tids at the given times. An
+        unknown thread counts as its own process.
+        """
         ...
 
     def take_new_processes(self) -> set[int]:
-        """Return processes that appeared or called exec since the last call."""
+        """Return the pids of processes that appeared or called exec since the last call."""
         ...
 
     def learn(self, feedback: Feedback) -> None: ...

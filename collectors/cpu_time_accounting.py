@@ -35,31 +35,36 @@ _LOOK_NS = 100_000_000
 _FIRST_READINGS, _LAST_READINGS = 2, 5
 """Numbers of processor-time readings that are kept of each process tree, the first and the last ones."""
 _MIN_NS, _MIN_SHARE = 40_000_000, 0.03
-"""Missing time of a process tree above which it is reported: nanoseconds, and share of its processor time."""
+"""Limits of missing time of a process tree above which it is reported: nanoseconds, and share of the tree's
+processor time.
+"""
 _MIN_PROCESS_NS = 1_000_000
-"""Processor time of a process without samples above which it is reported if all processes of the machine are
-recorded.
+"""Minimum processor time in nanoseconds for which a process without samples is reported, if all processes of
+the machine are recorded.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The processor time of a process tree since the recording began, and the part of it that samples represent.
+    """The processor time of a process tree since the recording began, in nanoseconds, and the part of it that
+    samples represent. A process tree is a selected process with its descendants.
 
     Attributes:
         name: Name of the tree's first process.
-        spent_ns: Time on processors.
-        due_ns: Part of spent_ns outside the kernel that falls into sampling times that were kept.
+        spent_ns: Time on processors as the kernel accounts it.
+        due_ns: Part of spent_ns outside the kernel that samples should represent, because its sampling times
+            were kept.
         seen_ns: Time that samples stand for.
         chance_ns: Difference between due_ns and seen_ns that chance explains.
         kernel_ns: Part of spent_ns in the kernel, where no sample can be taken.
-        lost_ns: Sampling times whose records were lost.
+        lost_ns: Time of samples whose records were lost.
         only_lost: True if lost records are the only reason for missing samples.
-        ended_ns: Sampling times at which a thread ended before its sample was taken.
+        ended_ns: Time of samples that could not be taken because the thread had ended by then.
         waits: True if the sampler had to wait for a processor like other processes, so that it was late at times.
         readings: (monotonic time, spent_ns at that time) of the first and the last readings, in order.
-        pids: Processes of the tree that had samples in this window.
-        all_or_nothing: True if a tree with samples misses no time.
+        pids: Processes of the tree that had samples in the current window.
+        all_or_nothing: True if no time of a tree with samples counts as missing, so that only trees without
+            samples are reported.
     """
 
     name: str
@@ -77,8 +82,8 @@ class Account:
     all_or_nothing: bool = False
 
     def spent_at(self, at_ns: int) -> int:
-        """Return the processor time (spent_ns) of a process tree at a monotonic time, interpolated; outside the
-        readings, the first or last value.
+        """Return the processor time (spent_ns) of the process tree at a monotonic time, interpolated between
+        readings. Outside the readings it is that of the first or last one.
         """
         times, values = zip(*self.readings, strict=True)
         return round(float(np.interp(at_ns - times[0], np.subtract(times, times[0]), values)))
@@ -118,7 +123,8 @@ class LostSamples(NamedTuple):
 
     Attributes:
         times: Number of lost sampling times.
-        only: True if no other samples can be missing, because each moment is equally likely to be sampled.
+        only: True if no samples can be missing for other reasons, because each moment is equally likely to be
+            sampled.
     """
 
     times: float
@@ -136,7 +142,7 @@ class EndedThreadTimes:
     Attributes:
         inexact_ns: Total time of processes that ended before a tick of the kernel's timer found them running. The
             kernel accounts all of it as user time.
-        missing_ns: Time that no sample stands for, according to the records.
+        missing_ns: Time of ended threads that no sample stands for, according to perf_events records.
     """
 
     inexact_ns: int
@@ -153,8 +159,9 @@ class UnsampledTime:
         short_ns: Time of threads that ran too short to be sampled.
         lost_ns: Time of lost records.
         kernel_ns: Time in the kernel, where it is not sampled.
-        late_ns: If the sampler waits for processors: time of threads that ran too short or left their processor before
-            the sampler looked, and missed sampling times. Otherwise 0.
+        late_ns: Time that was missed because the sampler itself waited for processors: short-running threads,
+            threads that left their processor before they were stopped, and missed sampling times. 0 for a
+            sampler with raised priority.
         is_whole: True if the tree has no sample, so that this is all of its time.
     """
 
@@ -172,7 +179,7 @@ def find_spent_time(old: Account, account: Account, start_ns: int, end_ns: int) 
 
     Args:
         old: Account from about start_ns, which has readings around it; NO_ACCOUNT if the tree is newer.
-        account: Account from about end_ns.
+        account: Account of the same tree from about end_ns.
         start_ns: Beginning of the period.
         end_ns: End of the period.
     """
@@ -184,10 +191,11 @@ def find_spent_time(old: Account, account: Account, start_ns: int, end_ns: int) 
 
 
 def count_missed_time(old: Account, account: Account) -> tuple[int, int]:
-    """Return the processor time between two accounts for which sampling times were missed, in nanoseconds.
+    """Return the processor time of a process tree between two accounts for which sampling times were missed,
+    in nanoseconds.
 
-    A sampler with raised priority misses few sampling times, and all functions alike. A sampler that waits for
-    processors misses the busy times, so its missed time must be marked as unsampled.
+    A sampler with raised priority misses few sampling times, and those hit all functions alike. A sampler
+    that waits for processors misses the busy times, so its missed time must be marked as unsampled.
 
     Returns:
         (time to mark as not sampled, other missed time).
@@ -205,14 +213,14 @@ def _least(spent_ns: int) -> float:
 def find_unsampled_time(
     before: Mapping[int, Account], after: Mapping[int, Account], span_ns: tuple[int, int] | None = None
 ) -> tuple[UnsampledTime, ...]:
-    """Return the processor time that no sample stands for between two moments, for process trees where it exceeds
-    chance and rounding.
+    """Return the processor time that no sample stands for between two moments, for process trees in which it
+    exceeds chance and rounding.
 
     Args:
         before: Accounts at the first moment.
         after: Accounts at the second moment.
-        span_ns: The two moments by the monotonic clock. A late collector reads the accounts after them. Without it
-            each account is exact for its moment.
+        span_ns: The two moments by the monotonic clock, if a late collector may have read the accounts after
+            them. None if each account was read at its moment.
     """
     found = []
     for root, account in after.items():
@@ -260,7 +268,9 @@ def _make_whole(root: int, old: Account, account: Account, spent_ns: int) -> Uns
 
 @dataclass(slots=True)
 class _Member:
-    """One process of a recorded process tree; `ns` is (total processor time, time in the kernel)."""
+    """One process of a recorded process tree, at the last reading. `ns` is (total processor time, time in the
+    kernel), `start` is in clock ticks since boot.
+    """
 
     root: int
     parent: int
@@ -282,16 +292,18 @@ class Accounts:
     """Processor time of the process trees of a recording, by the kernel's accounts, and the part that samples
     represent.
 
-    It is kept only if samples should represent all time on processors. `on` is False if sleeping threads are sampled
-    too. If only threads with some names are recorded, their own clocks are read instead of those of processes. If all
-    processes of the machine are recorded, each is a separate tree, and none of its time is reported as missing.
+    The accounts are kept only if samples should represent all time on processors. `on` is False if they are
+    not kept, for example because sleeping threads are sampled, too. If only threads with some names are
+    recorded, their own clocks are read instead of those of processes. If all processes of the machine are
+    recorded, each is a separate tree, and none of its time is reported as missing.
 
     The kernel's account does not judge samples by events on processors. If another processor makes a thread preempt,
     the thread is charged from that decision on (rq_clock_skip_update in kernel/sched), though it runs only after the
     interrupt. On a virtual machine memcached under load was charged 12 to 20 % too much, and its clients too little.
 
     Attributes:
-        waits: See Account.
+        waits: True if the sampler had to wait for processors like other processes, so that it was late at
+            times.
     """
 
     def __init__(
@@ -303,15 +315,16 @@ class Accounts:
         endings: Callable[[], EndedThreadTimes | None] = lambda: None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Create accounts of processor time without any processes.
+        """Create accounts without any processes.
 
         Args:
             options: Options of the recording.
-            all_but: Given if all processes of the machine are recorded; returns those that are left out.
+            all_but: Function that returns the pids to leave out, if all processes of the machine are
+                recorded; else None.
             user_only: True if time in the kernel has no samples.
             lost: Returns the sampling times whose records were lost.
-            endings: Returns what records know about ended processes beyond the account, or None if there are no such
-                records.
+            endings: Function that returns what perf_events records say about ended threads, or None if there
+                are no such records.
             clock: Monotonic clock in nanoseconds.
         """
         self._pattern = options.thread
@@ -345,7 +358,7 @@ class Accounts:
         """Start to count the processor time of each process, or continue after a pause without samples.
 
         Args:
-            roots: Maps each existing process to the selected process of its tree.
+            roots: Pid of the selected process of its tree, by the pid of each existing process.
         """
         if not self.on:
             return
@@ -371,10 +384,11 @@ class Accounts:
         return {pid: pid for pid in pids}
 
     def note_clocks(self) -> None:
-        """Read only the processor clocks of known processes, for the next read_accounts(). May be called from any
-        thread.
+        """Read only the processor-time clocks of the known processes, now. The next read_accounts() uses the
+        values. May be called from any thread.
 
-        The collector may be late when a recording ends. The time of that moment would have to be interpolated.
+        A collector that is late at the end of a recording would otherwise have to interpolate the times of
+        that moment.
         """
         if self._pattern is None:
             self._noted = self._clock(), {pid: read_process_ns(pid) for pid in [*self._members]}
@@ -390,7 +404,7 @@ class Accounts:
         Unless forced, readings take at most one percent of the time.
 
         Args:
-            roots: Maps each process to the selected process of its tree.
+            roots: Pid of the selected process of its tree, by the pid of each process.
             force: Read even if the budget is used up.
             slots: (kept, missed) sampling times since the recording began.
 
@@ -441,12 +455,12 @@ class Accounts:
         return True
 
     def _add_reading(self, root: int, at_ns: int, noted: tuple[int, int]) -> None:
-        """Note a reading of a process tree's processor time, and drop readings other than the first and the last ones.
+        """Store a reading of a process tree's processor time. Only the first and the last readings are kept.
 
         Args:
             root: The tree.
             at_ns: Time of the reading.
-            noted: An earlier time, and the tree's processor time at that time.
+            noted: (earlier time, the tree's processor time at that time), from note_clocks().
         """
         readings = self._readings[root]
         if not readings:
@@ -457,7 +471,7 @@ class Accounts:
         del readings[_FIRST_READINGS:-_LAST_READINGS]
 
     def _began_ns(self, root: int) -> int:
-        """Return the start of a process tree's first process by the monotonic clock, or 0 if it has ended."""
+        """Return the monotonic time at which a process tree's first process started, or 0 if that process has ended."""
         member = self._members.get(root)
         ahead_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - self._clock()
         return max(member.start, self._began) * TICK_NS - ahead_ns if member is not None else 0
@@ -504,7 +518,7 @@ class Accounts:
         """Forget process trees that had ended when the previous window was closed.
 
         Args:
-            roots: Maps each process to the selected process of its tree.
+            roots: Pid of the selected process of its tree, by the pid of each process.
         """
         self._pids.clear()
         there = set(self._trees(roots).values()) | {member.root for member in self._members.values()}
@@ -516,11 +530,11 @@ class Accounts:
                 table.pop(root, None)
 
     def spent_ns(self, root: int) -> int:
-        """Return the processor time of a process tree since the recording began."""
+        """Return the processor time of a process tree since the recording began, in nanoseconds."""
         return self._spent[root]
 
     def result(self) -> dict[int, Account]:
-        """Return the processor-time account of each process tree by the pid of its root."""
+        """Return the processor-time account of each process tree, by the pid of the tree's first process."""
         if self._all_but:
             return {root: self._whole_account(root) for root, spent in sorted(self._spent.items()) if spent}
         missing = {root: max(self._due[root] - self._seen_ns(root), 0) for root in self._names}
@@ -546,7 +560,9 @@ class Accounts:
         return min(missing_ns - endings.missing_ns, endings.inexact_ns + chance_ns) / missing_ns
 
     def _whole_account(self, root: int) -> Account:
-        """Return the processor-time account of a process for which no time counts as missing."""
+        """Return the processor-time account of a process, if all processes of the machine are recorded: its
+        time never counts as partly missing.
+        """
         spent, readings, pids = self._spent[root], tuple(self._readings[root]), frozenset(self._pids.get(root, ()))
         name = self._names.get(root, "")
         if root in self._inexact:
@@ -554,8 +570,8 @@ class Accounts:
         return Account(name, spent, spent, spent, readings=readings, pids=pids, all_or_nothing=True)
 
     def _account(self, root: int, name: str, excess: int) -> Account:
-        """Return the processor-time account of a process tree. `excess` is user time by the kernel's account that
-        really was kernel time.
+        """Return the processor-time account of a process tree. `excess` is the time in ns that the kernel
+        counted as user time although it was spent in the kernel.
         """
         seen, lost = self._seen[root], self._lost()
         spread = seen.spread + (seen.rounds if lost.only else seen.rounds * self._asleep(seen.rounds))
@@ -572,7 +588,9 @@ class Accounts:
         )
 
     def _asleep(self, rounds: float) -> float:
-        """Return the share of sampling times at which no thread of a process tree was found running."""
+        """Return the share of sampling times at which the samples of a process tree found no thread running,
+        from 0 to 1.
+        """
         kept = self._slots[0]
         return max(1 - rounds / kept, 0.0) if kept else 0.0
 

@@ -1,7 +1,7 @@
 """The plan of a recording: the source that samples each process and thread, and the rule that chose it.
 
-make_plan() is a pure function of facts and options. combined/planner.py collects the facts, and asks for the plan again
-when one changes. docs/design.md has the rules as a table.
+make_plan() is a pure function of facts and options. combined/planner.py collects the facts, and makes the
+plan again when one of them changes. docs/design.md has the rules as a table.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from pyprof.model.loss_reason_texts import make_cause
 from pyprof.options import AUTO, CollectOptions
 
 BPF, PERF, PTRACE = "bpf", "perf", "ptrace"
-"""The sources of samples, as --collector names them."""
+"""Names of the sources of samples, as the option --collector takes them: a BPF program, perf_events, or short
+stops by ptrace.
+"""
 MIN_BPF_KERNEL = (5, 19)
 BPF_CAPABILITIES = {"CAP_BPF": 39, "CAP_PERFMON": 38}
 """Bit numbers of the capabilities that BPF needs (capabilities(7))."""
 NO_STOPS = 1 << 16
-"""Value of --stack-size in bytes up to which no thread is stopped for stacks that the kernel cannot copy."""
+"""Value of --stack-size in bytes. Up to this value no thread is stopped (ptrace) because the kernel cannot
+copy its whole stack.
+"""
 _CAP_SYS_ADMIN = 21
 
 
@@ -41,11 +45,12 @@ class ProcessFacts:
     that may be stopped.
 
     Attributes:
-        stops: Why it cannot be stopped, such as another tracer; None if it can, or was not checked.
+        stops: Error that says why ptrace cannot stop the process, such as another tracer. None if it can, or
+            if that was not checked.
         interpreter: Why perf_events miss functions of its interpreter. "" if they miss none, None if an interpreter has
             not started yet.
         unreadable: Why BPF cannot copy the frames of its interpreter. "" if it can, None if that is not known yet.
-        stacks: Shapes of stacks that its source cannot copy, by tid.
+        stacks: Kinds of its threads' stacks that the present source cannot copy completely, by tid.
     """
 
     stops: PyprofError | None = None
@@ -56,8 +61,8 @@ class ProcessFacts:
 
 @dataclass(frozen=True, slots=True)
 class PlanFacts:
-    """The facts by which make_plan() chooses the source of samples: the machine, rights, and what the recording has
-    shown.
+    """The facts by which make_plan() chooses the source of samples: the machine, the rights of pyprof, and
+    what the recording has shown so far.
 
     Attributes:
         machine: Machine name of uname(2).
@@ -68,10 +73,12 @@ class PlanFacts:
         perf: Why the kernel permits no perf event for the options, such as its perf_event_paranoid; None if it does.
         perf_user_only: True if perf events do not see time in the kernel.
         arch: Name of the architecture of the first process's code, "" if it is not known.
-        stops: Why none of the processes can be stopped, such as missing rights; None if one can, or was not checked.
+        stops: Error that says why ptrace can stop none of the processes, such as missing rights. None if it
+            can stop one, or if that was not checked.
         everything: True if all processes of the machine are recorded.
         launched: True if the recorded program has not started yet.
-        short_lives: True if stops miss much processor time, because threads or processes end first.
+        short_lives: True if ptrace stops miss much processor time, because threads or processes end before
+            they are stopped.
         current: The source that samples the recording now, "" before it begins.
         refused: Errors of sources that could not be opened.
         processes: The known facts about processes, by pid.
@@ -100,7 +107,7 @@ class Choice:
 
     Attributes:
         source: Its name for --collector.
-        rule: Name of the reason (model/loss_reason_texts.py).
+        rule: Name of the rule that chose it (a text in model/loss_reason_texts.py).
         why: The fact that decided: a cause (see make_cause) or an error's message; "" if the rule says it all.
         provisional: True if the choice must be made again soon, because an interpreter starts.
     """
@@ -112,7 +119,7 @@ class Choice:
 
     @property
     def stop_reason(self) -> str | None:
-        """The reason why the process is stopped for samples, "" if it is not, None if that is not known yet."""
+        """The reason why the process is sampled by ptrace stops, "" if it is not, None if that is not known yet."""
         if self.source == PTRACE:
             return self.why
         return None if self.provisional else ""
@@ -134,12 +141,12 @@ class Plan:
 
 
 def make_plan(facts: PlanFacts, options: CollectOptions, collector: str = AUTO) -> Plan:
-    """Return the source of each process and thread.
+    """Return the plan of a recording: the source that samples each process and thread.
 
     Args:
-        facts: What is known.
+        facts: The known facts about the machine, the rights and the processes.
         options: Options of the recording.
-        collector: The user's --collector.
+        collector: Name of the collector that the user requests by --collector.
 
     Raises:
         PyprofError: No source can do what the options request.
@@ -160,7 +167,7 @@ def make_plan(facts: PlanFacts, options: CollectOptions, collector: str = AUTO) 
 
 
 def find_refusal(source: str, facts: PlanFacts, options: CollectOptions) -> PyprofError | None:
-    """Return the error that says why a source cannot do what the options request here, or None if it can."""
+    """Return the error that says why a source cannot do what the options request on this machine, or None if it can."""
     if source in facts.refused:
         return facts.refused[source]
     if source == BPF:
@@ -194,7 +201,9 @@ def missing_capabilities(facts: PlanFacts) -> list[str]:
 
 
 def _find_refusal_of_kernel_samples(facts: PlanFacts) -> PyprofError | None:
-    """Return why neither perf_events nor BPF can sample here: both need an event of the kernel. None if they can."""
+    """Return the error that says why neither perf_events nor BPF can sample on this machine, or None. Both
+    need an event of the kernel.
+    """
     here = PERF_ARCHES.get(facts.machine)
     if here is None:
         return UnsupportedArchitecture(f"samples of perf_events are read on {KNOWN_MACHINES}")
@@ -242,7 +251,7 @@ def _choose_default(facts: PlanFacts, options: CollectOptions, collector: str) -
 
 
 def _choose_bpf(facts: PlanFacts, options: CollectOptions) -> Choice | None:
-    """Return the choice of BPF by the first rule that applies, or None if perf_events are enough."""
+    """Return the choice of BPF by the first rule that requires BPF, or None if perf_events are sufficient."""
     if options.wakers:
         return Choice(BPF, "plan_wakers")
     if facts.current == BPF:
@@ -279,13 +288,15 @@ def _until_known(default: Choice, reason: str | None) -> Choice:
 
 
 def _allows_stops_of_processes(facts: PlanFacts, options: CollectOptions) -> bool:
-    """Return True if whole processes may be stopped for their functions, in addition to perf_events."""
+    """Return True if whole processes may be stopped, in addition to perf_events, to see functions of their
+    interpreters.
+    """
     return options.running and not options.kernel and not facts.everything
 
 
 def _allows_stops_of_threads(options: CollectOptions) -> bool:
-    """Return True if single threads may be stopped for their stacks. The time of a thread on and off the processor
-    cannot come from two sources.
+    """Return True if single threads may be stopped because of their stacks. It is False if waits are
+    recorded: on-CPU and off-CPU time of a thread cannot come from two sources.
     """
     return not options.kernel and not options.idle and options.stack_size > NO_STOPS
 

@@ -1,8 +1,8 @@
 """Samples taken by a program in the kernel (BPF).
 
-sampler.bpf.c is the program and awaiters.h a part of it. sampler.h has what it shares with its reader.
-process_ends.bpf.c is another program, for ended processes. `build` compiles them to sampler.MACHINE.o and
-process_ends.o.
+sampler.bpf.c is the program and awaiters.h a part of it. sampler.h has the structures that it shares with its
+reader in Python. process_ends.bpf.c is another program, which reports ended processes. `build` compiles them
+to sampler.MACHINE.o and process_ends.o.
 
 bpf_object           A compiled BPF object made ready for the kernel: its maps, its programs, and offsets of the
                      kernel's structures

@@ -1,9 +1,9 @@
 """A compiled BPF object made ready for the kernel: its maps, its programs, and offsets of the kernel's structures.
 
-The input is the ELF file that clang wrote (target bpf), the output are descriptors. It does what libbpf does
-for objects of this kind. Maps are `struct map` in section `maps`. Constants of .rodata may be set before the load. Each
-program has its section. Functions that programs call or pass as callbacks are in .text, which is appended to each
-program.
+The input is the ELF file that clang wrote (target bpf), the output are descriptors. This loader does what
+libbpf does for objects of this kind. Maps are `struct map` in section `maps`. Constants of .rodata may be set
+before the load. Each program has its section. Functions that programs call or pass as callbacks are in .text,
+which is appended to each program.
 
 Offsets of fields in the running kernel's structures come from the kernel's type information (/sys/kernel/btf/vmlinux).
 Its 5 MB are searched for the structure's name and not parsed.
@@ -34,16 +34,16 @@ _MAP_FD, _MAP_VALUE, _FUNCTION = 1, 2, 4
 """Values of src_reg in a BPF 64-bit load instruction: the kind of object that the loaded value refers to."""
 _DATASEC, _VAR = 15, 14
 _BTF_SIZES = {1: 4, 3: 12, 14: 4, 17: 4}
-"""Number of bytes after the head of a BTF type that do not depend on vlen: INT, ARRAY, VAR, DECL_TAG."""
+"""Number of bytes that follow the head of a BTF type and do not depend on vlen, by kind: INT, ARRAY, VAR, DECL_TAG."""
 _BTF_VLEN = {4: 12, 5: 12, 6: 8, 13: 8, 15: 12, 19: 12}
-"""Bytes for each member of a BTF type: STRUCT, UNION, ENUM, FUNC_PROTO, DATASEC, ENUM64."""
+"""Number of bytes for each member of a BTF type, by kind: STRUCT, UNION, ENUM, FUNC_PROTO, DATASEC, ENUM64."""
 
 
 _STATISTICS = re.compile(r"processed \d|verification time|stack depth|max_states|insn")
 
 
 class ProgramRefused(CollectorRefused):
-    """The kernel refuses a BPF program; `log` is the end of its verifier's log."""
+    """The error for a BPF program that the kernel refuses. `log` is the end of the log of the kernel's verifier."""
 
     def __init__(self, message: str, hint: str, log: str = "") -> None:
         super().__init__(message, hint)
@@ -60,9 +60,7 @@ class _Symbol:
 
 @dataclass(frozen=True, slots=True)
 class MapDefinition:
-    """A BPF map as the object file defines it: type, bytes of a key and of a value, maximum number of entries,
-    flags.
-    """
+    """A BPF map as the object file defines it: type, key and value size in bytes, maximum number of entries, flags."""
 
     kind: int
     key_size: int
@@ -124,7 +122,7 @@ class BpfObject:
         }
 
     def set_constant(self, name: str, value: bytes) -> None:
-        """Set a constant of the BPF program before load()."""
+        """Set a constant (.rodata) of the BPF program. It must be set before load()."""
         section = self._names.index(".rodata")
         for symbol in self._symbols:
             if symbol.name == name and symbol.section == section and symbol.size == len(value):
@@ -133,7 +131,9 @@ class BpfObject:
         raise KeyError(name)
 
     def set_entries(self, name: str, entries: int) -> None:
-        """Set the number of entries of a BPF map, or the size of a ring in bytes, before load()."""
+        """Set the number of entries of a BPF map, or the size of a ring buffer in bytes. It must be set
+        before load().
+        """
         old = self.definitions[name]
         self.definitions[name] = MapDefinition(old.kind, old.key_size, old.value_size, entries, old.flags)
 
@@ -186,8 +186,8 @@ class BpfObject:
         return log
 
     def _linked(self, section: str) -> bytes:
-        """Return the BPF program of an ELF section, with .text after it if it calls functions there, and all references
-        resolved.
+        """Return the BPF code of an ELF section with all relocations applied. If it calls functions in .text,
+        .text follows it.
         """
         parts = self._parts(section)
         starts: dict[str, int] = {}
@@ -226,8 +226,8 @@ class BpfObject:
         struct.pack_into("<i", code, at + 12, further)
 
     def _filled_btf(self) -> bytes:
-        """Return the BTF type information with the offsets of variables in their sections, which the compiler leaves to
-        the loader.
+        """Return the object's BTF type information, completed with section sizes and the offsets of variables
+        in their sections. The compiler leaves these to the loader.
         """
         data = bytearray(self._content(".BTF"))
         _, _, _, head, types, types_size, strings, _ = struct.unpack_from("<HBBIIIII", data, 0)
@@ -254,8 +254,11 @@ class BpfObject:
         return bytes(data)
 
     def _info(self, starts: dict[str, int]) -> tuple[bytes, int, bytes, int]:
-        """Return the BTF line and function information of BPF code: (func_info, bytes of a record, line_info, bytes of
-        a record).
+        """Return the BTF information about functions and lines of linked BPF code, as the tuple (func_info,
+        bytes of one of its records, line_info, bytes of one of its records).
+
+        Args:
+            starts: Index of the first instruction of each section in the linked code.
         """
         data = self._content(".BTF.ext")
         _, _, _, head, functions, functions_size, lines, lines_size = struct.unpack_from("<HBBIIIII", data, 0)
@@ -307,7 +310,9 @@ def _taken(fd: int, what: str, log: str = "") -> int:
 
 
 def _complaint(log: str) -> str:
-    """Return the last line of a BPF verifier's log, with the source line that it refers to."""
+    """Return the last line of a BPF verifier's log, with the source line that it refers to, as the end of an
+    error message. It is "" for an empty log.
+    """
     lines = [line.strip() for line in log.splitlines() if line.strip() and not _STATISTICS.match(line)]
     source = next((line.removeprefix(";").strip() for line in reversed(lines) if line.startswith(";")), "")
     return f"; its verifier says: {lines[-1]}{f' (at: {source})' if source else ''}" if lines else ""
@@ -373,8 +378,8 @@ def _members(words: U32, at: int) -> dict[int, int]:
 
 
 def _around(words: U32, field: int) -> int | None:
-    """Return the byte offset of the anonymous structure that contains a member, in the kernel's BTF type information,
-    or None if the member is in no such structure.
+    """Return the byte offset of the anonymous structure that contains the named member, or None if no
+    anonymous structure in the kernel's BTF type information has it.
     """
     for found in np.flatnonzero(words == field).tolist():
         for place, at in enumerate(range(found - 3, max(found - 3 * _MAX_MEMBERS, -1), -3)):

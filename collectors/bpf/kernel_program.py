@@ -1,4 +1,4 @@
-"""The program in the kernel with its maps and the events that trigger it, as one unit.
+"""The BPF program that samples in the kernel, with its maps and the events that trigger it, as one unit.
 
 The input are the processes and the sampling rate, the output are records in a ring, and counters. The kernel removes
 everything with the descriptors, however the profiler ends.
@@ -34,7 +34,9 @@ _ATTR = struct.Struct("=IIQQQQQ72x")
 _NONE = 0xFFFFFFFF
 _MAX_LAYOUTS = 64
 _LATEST_GO = 0
-"""Key in the map of processes of the latest Go program. Programs of which less is known are tried with its offsets."""
+"""Key under which the BPF map of processes has the offsets of the latest Go program. The BPF program uses
+them for processes whose own offsets are not known yet.
+"""
 _FULL = 2
 """The kernel wakes the reader of the ring buffer when 1/_FULL of it is full."""
 KINDS = {
@@ -55,7 +57,7 @@ _OFFSETS = {
 """Constants of the BPF program that are offsets of this kernel's fields: name -> (structure, member)."""
 _U32 = struct.Struct("=I")
 _OVERFLOW = 1 << 16
-"""Unit of the BPF program's constant overflows_per_sample, which is 1/OVERFLOW (sampler.h)."""
+"""Unit of the BPF program's constant overflows_per_sample, which counts in parts of 1/_OVERFLOW (sampler.h)."""
 _OVERFLOWS_PER_SAMPLE = (4.1, 4.9)
 """Range from which a recording draws how often a perf event overflows for one sample.
 
@@ -67,8 +69,8 @@ samples, or a fraction of it.
 _MIN_RING, _MAX_RING, _RING_OF_WAITS = 16 << 20, 256 << 20, 64 << 20
 _SMALL_RING, _RING_A_PROCESSOR = 32 << 20, 2 << 20
 _RECORD, _LATE_S = 72 << 10, 0.25
-"""Size of a ring record with the first copy of a stack, and the delay that its reader may have while all processors are
-busy.
+"""Size in bytes of a ring record with the first copy of a stack, and the time in seconds by which its reader
+may be late while all processors are busy.
 """
 
 
@@ -96,12 +98,13 @@ class KernelTargets:
         rate_hz: Samples per second of each processor, 0 for none.
         everything: True for all processes.
         follow: True to include children.
-        waits: True to record threads that leave their processors.
-        runnable: True to include threads that are preempted.
+        waits: True to record the waits of threads, that is, each time that a thread leaves its processor.
+        runnable: True to include waits of preempted threads, which are runnable and wait for a processor.
         kernel: True to include the kernel's frames.
         wakers: True to record the threads that wake others, with their stacks.
         locks: True to record only waits for futexes.
-        seeks: True to find interpreter evaluator calls that wait on stacks outside any chain (greenlets).
+        seeks: True to search stacks for suspended calls of an interpreter's evaluator that its chain of
+            frames lacks (greenlets).
         tasks: True to find the asyncio tasks that await the one that a thread runs.
     """
 
@@ -119,21 +122,23 @@ class KernelTargets:
 
 @dataclass(frozen=True, slots=True)
 class WaitingThread:
-    """The kernel's account of the waits of one thread.
+    """The waits of one thread as the BPF program counts them. Waits that are too short get no separate record
+    in the ring, only sums.
 
     Attributes:
         pid: The thread's process.
         tid: The thread's id.
         off_ns: Start of its current wait, 0 if it does not wait.
         waking_ns: Time of its wakeup, 0 if it was not woken yet.
-        why: State of the task.
-        call: Its system call.
-        copied: True if its stack was copied.
-        blocked_ns: Sum of blocked time of waits without a record.
-        runnable_ns: Sum of time that it waited for a processor, in waits without a record.
-        count: Number of waits without a record.
-        on_ns: Time since which it has its processor, 0 if it has none or that was not seen.
-        run_ns: Total of its completed turns on processors, since it was first seen.
+        why: State of the task when it left its processor (bits of include/linux/sched.h, 0 if it was
+            preempted).
+        call: Number of its system call.
+        copied: True if its stack was copied for the current wait.
+        blocked_ns: Sum of the blocked time of all waits without a separate record.
+        runnable_ns: Sum of the time that it waited for a processor, in waits without a separate record.
+        count: Number of waits without a separate record.
+        on_ns: Time since which it runs on its processor, 0 if it does not run or its start was not seen.
+        run_ns: Total on-CPU time since it was first seen, without the current run.
     """
 
     pid: int
@@ -155,7 +160,7 @@ class BpfSampler:
 
     Attributes:
         ring: The ring buffer with the records.
-        seeks: See KernelTargets.
+        seeks: True if the program searches stacks for suspended evaluator calls (KernelTargets.seeks).
         overflow_hz: Rate at which each processor's event calls the program, which takes a sample at random calls.
 
     Raises:
@@ -214,7 +219,9 @@ class BpfSampler:
         return fd
 
     def reopen_events(self) -> Silent:
-        """Open perf events on processors that were offline or are new."""
+        """Open perf events on processors that were offline or are new. Return the time in ns that each of
+        them had no event, by processor.
+        """
         return self._events.reopen_events(list_online_cpus) if self._events is not None else {}
 
     def add_process(
@@ -228,8 +235,8 @@ class BpfSampler:
 
         Args:
             pid: The process to record.
-            runtime: Address of its interpreter's runtime, which may become known later.
-            offsets: Offsets in its interpreter's structures.
+            runtime: Address of the runtime structure of its interpreter, 0 if it is not known yet.
+            offsets: Offsets in its interpreter's structures, None if it has no interpreter.
             goroutines: Offsets in the structures of its Go runtime, None if it has none.
         """
         place = self._layout(offsets) if offsets is not None else _MAX_LAYOUTS
@@ -257,7 +264,8 @@ class BpfSampler:
         self._set_thread(thread.tid, end, thread.address, thread.gil, thread.collecting)
 
     def set_stack_end(self, tid: int, end: int) -> None:
-        """Tell the BPF program where a thread's stack ends. Nothing but this stack lies below `end`.
+        """Tell the BPF program where a thread's stack ends, and that the memory below `end` is only this
+        stack.
 
         By default the program uses the end of the mapping in which it first sees the thread. That is another stack if
         the thread then runs a signal handler on an alternate stack.
@@ -277,7 +285,9 @@ class BpfSampler:
         )
 
     def is_recorded(self, pid: int) -> bool:
-        """Return True if the BPF program records a process, even if only since its parent forked it."""
+        """Return True if the BPF program records the process, either by add_process() or because it was
+        forked by a recorded process.
+        """
         return (
             bpf_syscall.lookup_element(self._object.maps["processes"], _U32.pack(pid), ring_buffer_records.PROCESS.size)
             is not None
@@ -288,7 +298,7 @@ class BpfSampler:
 
         Args:
             stack: Number of stack bytes that are copied.
-            min_wait_ns: Shorter waits get no separate record.
+            min_wait_ns: Minimum duration of a wait with a separate record, in nanoseconds.
             copy_time_divisor: At most 1/copy_time_divisor of a thread's time is spent on copies at its waits.
         """
         bpf_syscall.update_element(
@@ -314,12 +324,7 @@ class BpfSampler:
         bpf_syscall.delete_element(self._object.maps["processes"], _U32.pack(pid))
 
     def forget_stack(self, pid: int, end: int) -> None:
-        """Make the BPF program send all pages of a long stack again.
-
-        Args:
-            pid: The process.
-            end: Address of the stack's end.
-        """
+        """Make the BPF program send all pages of a long stack with its next sample, not only the changed ones."""
         bpf_syscall.delete_element(self._object.maps["known_stacks"], ring_buffer_records.STACK_KEY.pack(end, pid))
 
     def forget_thread(self, tid: int) -> None:
@@ -327,7 +332,9 @@ class BpfSampler:
         bpf_syscall.delete_element(self._object.maps["threads"], _U32.pack(tid))
 
     def read_counts(self) -> tuple[dict[ring_buffer_records.LossReason, int], list[int]]:
-        """Return the BPF program's counters, and the histogram of its run times: how many took 2^n to 2^(n+1) ns."""
+        """Return the BPF program's counters by reason, and the histogram of its run times: element n is the
+        number of runs that took 2^n to 2^(n+1) ns.
+        """
         words = len(ring_buffer_records.LossReason) + ring_buffer_records.BUCKETS
         raw = (
             bpf_syscall.lookup_element(self._object.maps["counters"], bytes(4), 8 * words * self._processors)
@@ -361,7 +368,8 @@ class BpfSampler:
 
 
 def choose_overflow_rate(rate_hz: float) -> float:
-    """Return a random rate in Hz, within narrow limits, at which a processor's event overflows for rate_hz samples.
+    """Return the random rate in Hz, a little over four times rate_hz, at which the perf event of each
+    processor overflows. At random overflows, rate_hz a second, the BPF program takes a sample.
 
     The kernel throttles events that overflow more often than kernel.perf_event_max_sample_rate.
     """
@@ -409,7 +417,7 @@ def _pack_goroutines(offsets: GoroutineOffsets | None) -> tuple[int, ...]:
 
 
 def pack_offsets(offsets: FrameOffsets) -> bytes:
-    """Return an interpreter's frame offsets as the BPF program's struct layout, in bytes."""
+    """Return the offsets in an interpreter's structures as bytes in the layout of the BPF program's struct for them."""
     o = offsets
     fields = (
         o.interpreters_head, o.interpreter_next, o.threads_head, o.thread_next, o.thread_id, o.native_id,

@@ -1,12 +1,12 @@
-"""The context of waits: the lock that a thread waited for, and the thread that ended the wait.
+"""The context of waits: the lock that a thread waited for, and the thread that ended the wait (its waker).
 
-In a stack the lock stands outside of all frames, and the waker inside of them.
+In the stack of a wait, the lock is added as the outermost frame and the waker as the innermost one.
 
-A wait for a futex ends by a call of futex(2), by the end of a thread or by a signal. A nap ends by a timer or a signal.
-If a timer interrupts a thread in another system call, that thread is not the waker.
+A wait for a futex ends by a call of futex(2), by the end of a thread or by a signal. A sleep (nanosleep) ends
+by a timer or a signal. If a timer interrupts a thread in another system call, that thread is not the waker.
 
-A lock is a futex, which its address identifies. Threads wait for the lock of a Python interpreter by timed waits of 5
-ms. A wait that no thread ended is merged with the thread's next wait for the same lock.
+A lock is a futex, which its address identifies. Threads wait for the lock of a Python interpreter by timed
+waits of 5 ms. A wait that ended by its timeout is merged with the thread's next wait for the same lock.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from pyprof.options import CollectOptions
 
 @dataclass(frozen=True, slots=True)
 class WakingCalls:
-    """The numbers of the system calls that wake other threads, on one architecture.
+    """System call numbers of one architecture, which tell whether a thread in one call could wake a thread
+    that waits in another.
 
     Attributes:
-        futexes: Numbers of futex, futex_waitv, futex_wait.
-        naps: Numbers of nanosleep, clock_nanosleep.
-        signals: Numbers of kill and similar calls.
-        wakes: Numbers of calls that wake a futex, including the end of a thread.
+        futexes: Calls that wait for a futex: futex, futex_waitv, futex_wait.
+        naps: Calls that sleep: nanosleep, clock_nanosleep.
+        signals: Calls that send signals: kill and similar ones.
+        wakes: Calls that wake threads which wait for a futex, including exit and exit_group.
     """
 
     futexes: frozenset[int]
@@ -63,7 +64,7 @@ NOBODY = Mark(MarkKind.WOKEN)
 
 
 def has_named_waker(ended: WaitEnds, n: int) -> bool:
-    """Return True if another thread ended the wait and its name is known."""
+    """Return True if another thread ended wait `n` of `ended` and its name is known."""
     call, by = int(ended.call[n]), int(ended.waker_call[n])
     if not ended.waker_pid[n]:
         return False
@@ -73,8 +74,8 @@ def has_named_waker(ended: WaitEnds, n: int) -> bool:
 
 
 def describe_waker(ended: WaitEnds, n: int) -> Surroundings:
-    """Return the frames that name the thread which woke a waiting thread. The waiting thread must not have been
-    preempted.
+    """Return the frame that names the thread which ended wait `n` of `ended`, and the waker's tid and time.
+    The waiting thread must not have been preempted.
     """
     if not has_named_waker(ended, n):
         return Surroundings(inner=NOBODY)
@@ -86,11 +87,11 @@ def describe_waker(ended: WaitEnds, n: int) -> Surroundings:
 
 
 _MAX_RELEASE_GAP_NS = 1_000_000
-"""Maximum time between two waits of a thread for the same lock that count as one: the thread did not hold the lock in
-between.
+"""Maximum time in nanoseconds between two waits of a thread for the same lock that count as one wait, because
+the thread did not hold the lock in between.
 """
 _GIL_BYTES = 256
-"""Size of struct _gil_runtime_state, which contains its condition variables and mutexes."""
+"""Size in bytes of CPython's struct _gil_runtime_state, which contains the GIL's condition variables and mutexes."""
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ class _Joined:
     """Consecutive waits of one thread for one lock that count as one wait, because no other thread ended any of them.
 
     Attributes:
-        lane: Index in the batch of the last wait's stack, or None if it was accounted before.
+        lane: Index in the batch of the last wait's stack, or None if that stack was in an earlier batch.
     """
 
     lock: Mark
@@ -109,14 +110,16 @@ class _Joined:
 
 
 class LockWaits:
-    """Waits for locks in one recording; `gils` returns the addresses of a process's interpreter locks by pid."""
+    """The waits for locks in one recording. `gils` is a function that returns the addresses of the
+    interpreter locks (GILs) of a process by its pid.
+    """
 
     def __init__(self, gils: Callable[[int], Iterable[int]]) -> None:
         self._gils = gils
         self._joined: dict[int, _Joined] = {}
 
     def make_marker(self, pid: int, address: int) -> Mark:
-        """Return a marker frame for the lock at an address of a process."""
+        """Return a marker frame that names the lock at an address of a process: "GIL" or its address."""
         if not address:
             return Mark(MarkKind.LOCK, name="a lock that is not known")
         if any(gil <= address < gil + _GIL_BYTES for gil in self._gils(pid)):
@@ -124,8 +127,8 @@ class LockWaits:
         return Mark(MarkKind.LOCK, name=f"lock {address:#x}")
 
     def merge_continued_waits(self, times: WaitTimes, ended: WaitEnds, cuts: bool) -> None:
-        """Add waits for locks that ended without a waker to the same thread's next wait. `cuts` is True if the next
-        wait belongs to another window.
+        """Move the time of each wait for a lock that ended without a waker to the same thread's next wait for
+        that lock. `cuts` is True if the next wait belongs to another window.
         """
         lanes = {end: lane for lane, end in times.ends.items()}
         for n, flags in enumerate(ended.flags.tolist()):
@@ -155,9 +158,7 @@ class LockWaits:
             self._joined[tid] = _Joined(lock, since_ns, int(ended.time_ns[n]), ns, lane)
 
     def _flush(self, times: WaitTimes, tid: int) -> None:
-        """Add the collected waits of a thread for one lock to its waiting time, because the thread has begun something
-        else.
-        """
+        """Add the merged waits of a thread for one lock to its waiting time, because no later wait continues them."""
         joined = self._joined.pop(tid, None)
         if joined is not None and joined.lane is not None:
             times.blocked_ns[joined.lane] += joined.ns
@@ -166,12 +167,14 @@ class LockWaits:
 
 
 def is_lock_wait(each: StacklessWait) -> bool:
-    """Return True if a wait was a wait for a lock, that is for a futex in this recording mode."""
+    """Return True if waiting time without a stack is a wait for a lock. In this mode the BPF program records
+    only futex waits, so a wait with an end record is one.
+    """
     return each.end >= 0 or each.call == NOT_ONE_BY_ONE or each.call in FUTEX_WAITS
 
 
 def find_lock_addresses(batch: SampleBatch) -> dict[int, int]:
-    """Return the addresses of the futexes for which threads of a batch sleep, by tid."""
+    """Return the addresses of the futexes for which the threads of a batch sleep now, by tid."""
     found = {}
     inside = [] if batch.kernel_stack is None else batch.kernel_stack.tolist()
     for lane, at in enumerate(inside):
@@ -194,7 +197,9 @@ def _first_argument(tid: int) -> int:
 
 
 def _add(times: WaitTimes, end: int, lane: int | None, tid: int, since_ns: int, ns: int) -> None:
-    """Add nanoseconds to the waiting time of one recorded stack."""
+    """Add `ns` nanoseconds to the waiting time of one ended wait: to its stack in the batch, or else to the
+    stack of an earlier batch.
+    """
     if not ns:
         return
     if lane is not None:
@@ -204,7 +209,9 @@ def _add(times: WaitTimes, end: int, lane: int | None, tid: int, since_ns: int, 
 
 
 def _taken(times: WaitTimes, end: int, lane: int | None) -> int:
-    """Remove the waiting time of one recorded stack from the times to add now, and return it. The stack stays."""
+    """Remove the waiting time of one ended wait from `times` and return it in nanoseconds. Its stack stays in
+    the batch.
+    """
     found = sum(each.ns for each in times.continued if each.end == end) + sum(
         b.ns for b in times.stackless if b.end == end
     )
@@ -223,8 +230,8 @@ Around = dict[int, Surroundings]
 
 
 class WaitContext:
-    """The locks and wakers of the waits in a recording; `addresses` maps a tid to the futex for which it last
-    waited.
+    """The locks and wakers of the waits in a recording. `addresses` has the address of the futex for which
+    each thread last waited, by tid.
     """
 
     def __init__(self, options: CollectOptions, locks: LockWaits) -> None:
@@ -235,12 +242,13 @@ class WaitContext:
     def describe_records(
         self, batch: SampleBatch, source: BpfSource, ends: Mapping[int, int], waits: LaneNumbers, lanes: LaneNumbers
     ) -> Around:
-        """Return the lock and the waker, as frames, of each wait that has a stack.
+        """Return the lock and the waker of each wait whose stack is in the batch, as frames, by index of the
+        sample.
 
         Args:
             batch: The batch.
-            source: The records.
-            ends: See WaitTimes.
+            source: The source whose last records the batch was made of.
+            ends: Index of the ended wait in source.ended, by position in `waits`.
             waits: Indices of all waits among the records.
             lanes: Indices of the batch's samples among the records.
         """
@@ -259,13 +267,15 @@ class WaitContext:
     def describe_times(
         self, batch: SampleBatch, times: Sequence[ContinuedWait | StacklessWait], ended: WaitEnds
     ) -> Around:
-        """Return the lock and the waker, as frames, of waiting time without a stack, by row of the batch."""
+        """Return the lock and the waker of waiting time without a new stack, as frames, by row of the batch."""
         if not self._options.wakers:
             return {}
         return {n: self._of(int(batch.pid[n]), each.tid, each.end, ended) for n, each in enumerate(times)}
 
     def describe_sleepers(self, batch: SampleBatch) -> Around:
-        """Return the locks, as frames, for which threads wait that have slept since before the recording."""
+        """Return the locks for which threads have waited since before the recording began, as frames, by row
+        of the batch.
+        """
         if not self._options.locks:
             return {}
         ids = zip(batch.pid.tolist(), batch.tid.tolist(), strict=True)

@@ -1,8 +1,8 @@
 """The memory of long stacks, reassembled from the changed pages that the BPF program sends.
 
-A record of a stack longer than 128 KB holds only the pages that have changed since the last record of the same stack
-(struct sent_pages in sampler.h). The records of all samples must be read, in their order, also those of samples that
-are then dropped.
+A record of a stack longer than 128 KB holds only the pages that have changed since the last record of the
+same stack (struct sent_pages in sampler.h). So the records of all samples must be read in their order,
+including samples that are dropped later.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from pyprof.model.sample_batch import OuterStack, Piece, StackBeyondCopy
 U8 = npt.NDArray[np.uint8]
 
 _MAX_BYTES = 128 << 20
-"""Maximum number of bytes of all stacks. The BPF program sends the pages of one that was dropped again."""
+"""Maximum number of bytes of all long stacks together. The oldest one is dropped first, and the BPF program
+then sends all of its pages again.
+"""
 _CHANGED_SHARE = 4
-"""The worker gets all of a stack again when 1/_CHANGED_SHARE of it has changed. So the memory of a batch stays within a
-multiple of its records.
+"""The worker process gets a long stack as a whole again when 1/_CHANGED_SHARE of it has changed. So the
+memory of a batch stays within a multiple of its records.
 """
 _BITS = np.arange(64, dtype=np.uint64)
 _numbers = itertools.count(1 << 62)
@@ -35,10 +37,10 @@ class _Stack:
 
     Attributes:
         end: Address of its end.
-        number: Number of its last record.
+        number: Sequence number of its last record.
         memory: Its memory up to the end of its last page.
-        outer: The stack as the worker has it, None if it has none.
-        changed: Pages that were sent later, by address.
+        outer: The part of the stack that the worker process already has, None if it has none.
+        changed: Pages that have changed since `outer` was sent, by address.
     """
 
     end: int
@@ -78,28 +80,29 @@ class _Stack:
 
 
 class LongStacks:
-    """All long stacks, by process and end of the stack."""
+    """The memory of all long stacks in a recording, by pid and end address of the stack."""
 
     def __init__(self, forget: Callable[[int, int], None]) -> None:
-        """Begin without stacks.
+        """Create an empty collection of long stacks.
 
         Args:
-            forget: Makes the BPF program send a whole stack again; called with the process and the end of the stack.
+            forget: Function (pid, end address) that makes the BPF program send all pages of a stack with its
+                next sample.
         """
         self._forget = forget
         self._stacks: dict[tuple[int, int], _Stack] = {}
         self._bytes = 0
 
     def read_records(self, records: Records, data: U8) -> Mapping[int, StackBeyondCopy]:
-        """Apply the changes of records to the stacks.
+        """Apply the pages in BPF records to the stored stacks.
 
         Args:
             records: The records, those of each thread in their order.
             data: The ring's memory.
 
         Returns:
-            What lies beyond the copy of each record with a long stack, by its index. One whose stack is not known is
-            left out.
+            The part of the stack beyond the copy, by index of the record, for records with a long stack.
+                Records whose stack is not known are left out.
         """
         found = {}
         for lane in np.flatnonzero(np.diff(records.sent)).tolist():

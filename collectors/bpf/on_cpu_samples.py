@@ -26,8 +26,9 @@ NOTE = make_note("by_program")
 
 
 class BpfSamples(KernelSamples):
-    """The samples of a BpfSource. The rings need not be polled: the kernel wakes the collector when rings are full and
-    when the recording's processes change.
+    """The on-CPU samples that the BPF program takes, in a collector that reads kernel records. The rings need
+    not be polled: the kernel wakes the collector when rings are full and when the recording's processes
+    change.
     """
 
     most_copy = MOST_PAGES * PAGE
@@ -89,7 +90,7 @@ class BpfSamples(KernelSamples):
         self.release_samples(taken)
 
     def count_samples(self, used: int, every: int = 1) -> None:
-        """Count used samples, each of which stands for several sampling times."""
+        """Count `used` samples, each of which stands for `every` sampling times."""
         self._used += used
         self._taken += every * used
 

@@ -1,7 +1,9 @@
-"""Processes that have ended, as the kernel frees them: each with its exact processor time and what rules ask of it.
+"""Processes that have ended, as the kernel frees them: each with its exact processor time and the values that
+the agent's rules match.
 
-A list of /proc shows no process that lives between two looks, and a parent that ignores SIGCHLD gets no account of its
-children. The program in the kernel runs once for each process that ends, and costs nothing else.
+A listing of /proc misses a process that starts and ends between two listings, and a parent that ignores
+SIGCHLD gets no account of its children. The BPF program runs once for each process that ends, and costs
+nothing else.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ _OFFSETS = {
     "run_ns_of_signal": (("signal_struct", "sum_sched_runtime"),),
     "uid_of_credentials": (("cred", "uid"),),
 }
-"""Constants of the BPF program that are offsets of this kernel's fields: name -> (structure, member) of nested ones."""
+"""Constants of the BPF program that are offsets in this kernel's structures: name -> (structure, member)
+pairs, whose offsets are added.
+"""
 
 
 class ProcessEnd(NamedTuple):
@@ -47,7 +51,7 @@ class ProcessEnd(NamedTuple):
     Attributes:
         at_ns: Monotonic time at which the kernel freed it, soon after its parent had waited for it.
         start: Start in clock ticks since boot.
-        run_ns: Its processor time, including all of its threads.
+        run_ns: Its processor time in nanoseconds, including all of its threads.
         parent: Pid of its parent at the end.
         name: Its name (comm).
         shares_cgroup: True if it was in the control groups of its parent.
@@ -65,14 +69,14 @@ class ProcessEnd(NamedTuple):
 
 
 class ProcessEnds:
-    """The BPF program that reports ended processes. Not thread-safe.
+    """The BPF program that reports ended processes, and the reader of its reports. Not thread-safe.
 
     Attributes:
-        lost: Number of ended processes whose records had no room.
+        lost: Number of ended processes that were not reported because the ring was full.
     """
 
     def __init__(self) -> None:
-        """Load the BPF program.
+        """Load the BPF program and attach it to the kernel's tracepoint.
 
         Raises:
             ProgramRefused: The kernel refuses the program, or pids of this process are not those of the machine.

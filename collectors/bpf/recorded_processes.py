@@ -29,7 +29,7 @@ class RecordedProcesses:
     def __init__(
         self, sampler: BpfSampler, next_id: Callable[[], int], reader: Callable[[int], KernelReader] | None
     ) -> None:
-        """Sample no processes yet.
+        """Create an empty set of recorded processes.
 
         Args:
             sampler: The loaded BPF program.
@@ -62,8 +62,8 @@ class RecordedProcesses:
         """Find the interpreter of a process, so that the BPF program copies its frames.
 
         Returns:
-            "" if the program can sample all of the process. None if it has an interpreter that has not started yet.
-                Otherwise the reason why stops are better.
+            "" if the program can sample all of the process. None if it has an interpreter that has not
+                started yet. Otherwise the reason why samples by ptrace stops are better.
         """
         if self._make is None:
             return ""
@@ -105,7 +105,7 @@ class RecordedProcesses:
         self._ended = ended - self._ended
 
     def retire(self) -> None:
-        """Drop what is stored about threads that had already ended when the previous window was closed."""
+        """Drop what is stored about threads that have ended."""
         for tid in [tid for tid in self._placed if not os.path.exists(f"/proc/{tid}")]:
             del self._placed[tid]
             self._sampler.forget_thread(tid)
@@ -131,13 +131,14 @@ class RecordedProcesses:
                 self._sampler.set_interpreter_addresses(thread)
 
     def read_chains(self, batch: SampleBatch, records: Records, all_records: Records, words: U64) -> dict[int, Chain]:
-        """Return the chains of interpreter frames by the index of the sample.
+        """Return the chains of interpreter frames of samples, by the index of the sample.
 
         Args:
             batch: The samples.
             records: Their records.
-            all_records: All records of the same reading, which may have the texts of others.
-            words: Memory of the ring.
+            all_records: All records of the same reading. A chain of `records` may refer to strings that
+                another record has.
+            words: Memory of the ring as 64-bit words.
         """
         found: dict[int, Chain] = {}
         if self._make is None:
@@ -160,7 +161,7 @@ class RecordedProcesses:
         return found
 
     def finish_batch(self) -> None:
-        """Note that all samples of the last reading were unwound."""
+        """Tell the interpreter readers that all samples which were read from the ring together have been unwound."""
         for reader in self._readers.values():
             reader.finish_batch()
 
@@ -170,7 +171,7 @@ def build_frame_rows(records: Records, texts: U64, words: U64) -> FrameRows:
 
     Args:
         records: Records that the BPF program wrote.
-        texts: Rows of interpreter strings (Records.texts).
+        texts: Rows of interpreter strings (Records.texts), such as names of functions.
         words: Memory of the ring that the records were read from.
     """
     halves = np.ascontiguousarray(records.frames[:, 3]).view(np.uint32).reshape(-1, 2)

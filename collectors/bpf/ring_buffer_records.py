@@ -1,4 +1,4 @@
-"""The ring that the programs in the kernel fill, its records as columns, and the values of the maps.
+"""The ring buffer that the BPF programs fill, its records as columns, and the values of the BPF maps.
 
 sampler.h has the layout of the records and of the maps. Stacks are not copied: a batch refers to the ring
 (Documentation/bpf/ringbuf.rst). The data pages are mapped twice in a row, so a record that wraps is contiguous.
@@ -28,7 +28,7 @@ FRAME_WORDS = 5
 ANCHOR_WORDS = 2
 TEXT_WORDS = 32
 LABEL_NAME = 64
-"""Number of bytes of a label's name in a text of a record, which its value follows."""
+"""Number of bytes for a label's name in a text row of a record. The label's value follows them."""
 PAGE = 4096
 MOST_STACK = 1 << 20
 MOST_PAGES = 512
@@ -39,7 +39,9 @@ LAYOUT = struct.Struct("=20IQ22I")
 PROCESS = struct.Struct("=QIIQQ56xq6I")
 THREAD = struct.Struct("=QQQQ")
 STACK_ALONE = 1
-"""The bit of a thread's stack end that says that nothing but its stack lies below it."""
+"""The bit in a thread's stack end (BPF map of threads) that says that the memory below the end is only this
+thread's stack.
+"""
 STACK_KEY = struct.Struct("=QQ")
 WAIT = struct.Struct("=8QIIIiIIQIIiI16s")
 LIMITS = struct.Struct("=QQQ")
@@ -159,11 +161,12 @@ class Records:
             it.
         goroutine_holes: Bits of its missing pages.
         goroutine_size: Its size in bytes.
-        why: Why the thread stopped running: state of the task, for threads that leave their processor.
+        why: State of the task when its thread left its processor, 0 if it was preempted.
         call: Number of the thread's system call.
-        waiting: Number of frames, at the end of each sample's rows, of interpreter evaluator calls that wait on the
-            stack.
-        awaiting: Number of frames before those of tasks that await the running one.
+        waiting: Number of frames of suspended evaluator calls that were found on the stack (greenlets). They
+            are the last rows of each sample.
+        awaiting: Number of frames of asyncio tasks that await the running one. They precede the `waiting`
+            rows.
     """
 
     time_ns: I64
@@ -220,7 +223,7 @@ class Records:
         )  # fmt: skip
 
     def read_texts(self, pid: int) -> U64:
-        """Return the rows of interpreter strings, (j, 32) words, of all samples of a process."""
+        """Return the interpreter strings in the records of one process as rows of 64-bit words, shape (j, 32)."""
         _, texts = _part(self.text, self.texts, np.flatnonzero(self.pid == pid))
         return texts
 
@@ -230,7 +233,7 @@ _COLUMNS = tuple(name for name in Records.__slots__ if name not in _ROWS)
 
 
 def read_records(words: U64, places: Sequence[int]) -> Records:
-    """Read BPF sample records; `places` are the words of the ring at which they begin."""
+    """Read BPF sample records as columns. `places` are the indices of the words in the ring at which they begin."""
     at = np.array(places, np.int64)
     heads = words[at[:, None] + np.arange(HEAD_WORDS)]
     order = np.argsort(heads[:, 0], kind="stable")
@@ -312,7 +315,9 @@ class WaitEnds:
 
 
 def read_wait_ends(words: U64, places: Sequence[int]) -> WaitEnds:
-    """Read the records of ended waits; `places` are the words of the ring at which they begin."""
+    """Read the records of ended waits as columns. `places` are the indices of the words in the ring at which
+    they begin.
+    """
     at = np.array(places, np.int64)
     rows = words[at[:, None] + np.arange(ENDED_WORDS)]
     rows = np.ascontiguousarray(rows[np.argsort(rows[:, 0], kind="stable")])
@@ -338,7 +343,9 @@ def read_wait_ends(words: U64, places: Sequence[int]) -> WaitEnds:
 
 
 def read_kernel_stacks(records: Records) -> tuple[npt.NDArray[np.int32], tuple[KernelStack, ...]]:
-    """Return the index of each BPF record's kernel stack, and the stacks; the first one is ()."""
+    """Return (number of the kernel stack of each BPF record, the different kernel stacks). Stack number 0 is
+    (), which means none.
+    """
     known: dict[KernelStack, int] = {(): 0}
     starts, words = records.inside.tolist(), records.kernel[:, 0].tolist()
     found = [
@@ -348,15 +355,15 @@ def read_kernel_stacks(records: Records) -> tuple[npt.NDArray[np.int32], tuple[K
 
 
 def split_positions(words: U64, places: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Split the positions of BPF records into (those of samples, those of ended waits)."""
+    """Split the positions of BPF records into two lists (positions of samples, positions of ended waits)."""
     at = np.array(places, np.int64)
     ends = (words[at + 2] >> np.uint64(32)) & np.uint64(Flag.ENDED | Flag.GONE) != 0
     return at[~ends].tolist(), at[ends].tolist()
 
 
 def _rows(words: U64, at: I64, counts: I64, width: int) -> tuple[I64, U64]:
-    """Return the variable-length rows of BPF records: (index of each record's first row, all rows as (m, width)
-    words).
+    """Return the rows that each BPF record has, of which there may be any number, as (index of each record's
+    first row, all rows as (m, width) words).
     """
     starts = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
@@ -388,9 +395,9 @@ class RecordRing:
     A record begins with its time. Records of several processors are nearly in order of time.
 
     Attributes:
-        words: All data, twice, as 64-bit words.
+        words: All data as 64-bit words. It is mapped twice in a row, so that each record is contiguous.
         size: Size of the data in bytes.
-        fd: Descriptor of the map.
+        fd: Descriptor of the BPF map.
     """
 
     def __init__(self, fd: int, size: int) -> None:
@@ -414,13 +421,15 @@ class RecordRing:
             max_records: Maximum number of records.
 
         Returns:
-            (words at which the records begin, position to pass to release_records()).
+            (indices of the words at which the records begin, position to pass to release_records()).
         """
         found, self._at = self._scan(until_ns, max_records)
         return found, self._at
 
     def find_later_records(self, max_records: int = 1 << 20) -> list[int]:
-        """Return the positions (in words) of the records that take_records() has left in the BPF ring buffer."""
+        """Return the indices of the words at which the records begin that take_records() has left in the BPF
+        ring buffer.
+        """
         return self._scan(FOREVER_NS, max_records)[0]
 
     def _scan(self, until_ns: int, most: int) -> tuple[list[int], int]:

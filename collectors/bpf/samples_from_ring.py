@@ -1,6 +1,7 @@
-"""The samples in the ring of the BPF program as columns, and the limits for recording single waits.
+"""The samples in the ring buffer of the BPF program as columns, and the limits for recording single waits.
 
-As many single waits are recorded as can be unwound, shorter ones if there are few.
+The limits are such that as many single waits are recorded as can be unwound. If there are few waits, shorter
+ones are recorded, too.
 
 Everything but samples comes from perf_events' records (perf/kernel_collector.py). The input are processes
 as they appear. The output are columns of samples over the ring, then their interpreter frames and additional memory.
@@ -43,13 +44,15 @@ from pyprof.model.thread_identity import Labels, read_program_labels
 from pyprof.problem_counters import Diagnostics
 
 _FEW_HZ, _MANY_HZ = 300.0, 2000.0
-"""Rates of wait records per second that count as few and as many. Unwinding one takes some 20 us."""
+"""Rates of wait records per second that count as few and as many. Unwinding one record takes some 20 us."""
 _SHARE, _FIRST_SHARE, _MAX_SHARE = 32, 256, 1 << 14
 _MUCH_USED = 0.1
-"""Used share of the ring buffer, before it is read, above which fewer stacks are copied."""
+"""Share of the ring buffer that is used before a reading, above which fewer stacks of waits are copied."""
 _LOWEST_NS = 20_000
 _HIGHER = 64
-"""Factor for the minimum duration of recorded waits if even waits of most_ns are too many."""
+"""Factor by which the minimum duration of waits with a record may exceed WaitRates.most_ns, if waits are very
+frequent.
+"""
 _AFTER_NS = 100_000_000
 
 
@@ -60,9 +63,9 @@ class WaitRates:
     The limits follow the rate of records, so that all recorded waits can be unwound in time.
 
     Attributes:
-        least_ns: Shorter waits get no separate record, unless their stack was copied.
-        share: At most 1/share of a thread's time is spent on copies at shorter waits.
-        most_ns: Maximum of least_ns, unless such waits are too many.
+        least_ns: Minimum duration of a wait with a separate record, unless its stack was copied.
+        share: At most 1/share of a thread's time is spent on copies of its stack at waits.
+        most_ns: Maximum of least_ns in nanoseconds, unless waits of that length are too frequent.
     """
 
     def __init__(self, most_ns: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
@@ -78,9 +81,9 @@ class WaitRates:
         if a limit has changed.
 
         Args:
-            copies: Number of new stacks.
-            ends: Number of new ends of waits.
-            used: Share of the ring that they used.
+            copies: Number of stacks of waits that were read.
+            ends: Number of ends of waits that were read.
+            used: Share of the ring buffer that was used before this reading.
         """
         if used > _MUCH_USED:
             self.share = min(4 * self.share, _MAX_SHARE)
@@ -117,8 +120,8 @@ class BpfSource:
         sampler: The loaded BPF program.
         lost: Number of samples that found no room in the ring buffer.
         processes: The processes that it samples.
-        records: Samples that take_samples() found.
-        ended: Ends of waits that take_samples() found.
+        records: Samples that the last call of take_samples() found.
+        ended: Ends of waits that the last call of take_samples() found.
         rates: Limits for recording single waits.
     """
 
@@ -137,7 +140,7 @@ class BpfSource:
             diagnostics: Counts problems.
             next_id: Returns identifiers for address spaces.
             reader: Returns the reader of a process's interpreter by pid; None if no interpreter is wanted.
-            least_ns: Shorter waits need no separate record.
+            least_ns: Waits that are shorter need no separate record.
         """
         self.lost = self._lost_before = 0
         self.words = sampler.ring.words
@@ -158,8 +161,8 @@ class BpfSource:
         self.sampler.set_limits(self._copy, self.rates.least_ns, self.rates.share)
 
     def take_samples(self, until_ns: int = FOREVER_NS) -> SampleRecords:
-        """Return the samples in the ring buffer up to a time, in order of time; release_samples() releases their
-        room.
+        """Return the samples in the ring buffer up to a time, in order of time. The caller must release their
+        memory by release_samples().
         """
         ring = self.sampler.ring
         self._used = ring.used / ring.size
@@ -184,7 +187,7 @@ class BpfSource:
         )
 
     def discard_samples(self, until_ns: int) -> None:
-        """Drop the samples up to a time, and reset the count of lost samples.
+        """Drop the samples in the ring buffer up to a time, and reset the count of lost samples.
 
         Opening the recording takes seconds if there are many processes. Samples of that time fill the ring buffer.
         """
@@ -226,8 +229,8 @@ class BpfSource:
         return {lane: labels for lane in labelled if (labels := read_labels(records, lane))}
 
     def _bring_holes(self, records: Records) -> None:
-        """Read absent stack pages of the sampled threads, so that the kernel can copy these pages in later samples.
-        Samples that lack pages now are unwound separately.
+        """Read the stack pages of the sampled threads that were not in memory, so that the kernel can copy
+        these pages in later samples. Samples that lack pages now are unwound separately.
         """
         odd = np.flatnonzero(records.holes)
         columns = (records.pid, records.base, records.size, records.holes)
@@ -251,7 +254,7 @@ class BpfSource:
         self._counted = counts
 
     def _count_lost(self, more: dict[LossReason, int]) -> None:
-        """Add the losses that the BPF program has counted since the last call to the diagnostics."""
+        """Add to the diagnostics the losses that the BPF program has counted since the last call."""
         for reason, n in more.items():
             if n and reason.counted:
                 self._diagnostics.count(reason.counted, n)
@@ -259,9 +262,10 @@ class BpfSource:
     def learn(self, feedback: Feedback) -> None:
         """Choose the number of stack bytes to copy from what the unwinding of earlier samples needed.
 
-        It is four times the need, or the maximum if a copy was too short. Only the end of a thread's own stack is
-        known. A stack in an arena (of a coroutine) would be copied together with what follows it, so the first samples
-        may also lower the size. Later samples do not, because deep calls come and go.
+        The number is four times the need, or the maximum if a copy was too short. Only the end of a thread's
+        own stack is known. A stack in an arena (of a coroutine) would be copied together with what follows
+        it, so the first samples may also lower the size. Later samples do not, because deep calls come and
+        go.
         """
         self._absent.learn(feedback)
         stack, top, missing = feedback.batch.stack, feedback.top.copy(), feedback.missing

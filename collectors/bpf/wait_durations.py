@@ -1,7 +1,9 @@
-"""Waits as the program in the kernel reports them: the time that each stack stands for, and time without a stack.
+"""The waits that the BPF program reports, as the time that each stack stands for and the time without a
+stack.
 
-The input are stacks of threads that left their processors, ends of waits, and the table of waits that continue. The
-output are nanoseconds. All are exact, because the kernel's sums contain what has no separate record.
+The input are stacks of threads that left their processors, ends of waits, and the table of waits that
+continue. The output are nanoseconds. They are exact, because the sums in the kernel include waits that have
+no separate record.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ def state_letter(why: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SwitchOut:
-    """Threads that left their processors (n of them, in order of time) and their stacks; `kept` marks the ones whose
-    waits are wanted.
+    """Threads that left their processors, as columns of shape (n,) in order of time; each has a stack. `why`
+    is the state of the task, `kept` marks the threads whose waits are wanted.
     """
 
     tid: I64
@@ -58,9 +60,9 @@ class StacklessWait:
         tid: The thread.
         since_ns: Start of the time.
         ns: Duration.
-        state: Letter of /proc/TID/stat.
+        state: State of the thread as a letter, as in /proc/TID/stat.
         call: The thread's system call; see Blocked.
-        end: See WaitTimes.
+        end: Index of the record of the wait's end (WaitEnds), -1 if the wait has not ended.
     """
 
     tid: int
@@ -78,8 +80,8 @@ class ContinuedWait(NamedTuple):
         tid: The thread.
         since_ns: Start of the time.
         ns: Duration.
-        end: See WaitTimes.
-        woken: True if the thread waited for a processor.
+        end: Index of the record of the wait's end (WaitEnds), -1 if the wait has not ended.
+        woken: True if the thread was woken before and waited for a processor in this part.
     """
 
     tid: int
@@ -91,19 +93,19 @@ class ContinuedWait(NamedTuple):
 
 @dataclass(slots=True)
 class WaitTimes:
-    """The waiting time in nanoseconds that one reading of the records adds to the profile, for recorded stacks and
-    without stacks.
+    """The waiting time in nanoseconds that one reading of BPF records adds to the profile, for recorded
+    stacks and without stacks.
 
     Attributes:
         blocked_ns: Blocked time of each stack in SwitchOut.
-        runnable_ns: Time that each of them waited for a processor.
-        continues: True for stacks whose wait may continue.
-        asleep_ns: Time of threads that were read from outside, by tid.
-        continued: Further time of waits whose stack was accounted before.
-        stackless: Time without a stack.
-        ends: Index of the ended wait of each stack. In ContinuedWait and StacklessWait, -1 means that the wait has not
-            ended.
-        room_ns: Rest of the elapsed time of threads that waited, by tid.
+        runnable_ns: Time that the thread of each stack in SwitchOut waited for a processor.
+        continues: True for each stack in SwitchOut whose wait may continue.
+        asleep_ns: Time of threads that have slept since before the recording, by tid.
+        continued: Further time of waits whose stack was in an earlier batch.
+        stackless: Waiting time without a stack.
+        ends: Index of the record of the wait's end (WaitEnds), by index of the stack in SwitchOut.
+        room_ns: Waiting time that may still be added to the profile, by tid of threads that waited: the
+            elapsed time minus what was added.
     """
 
     blocked_ns: I64
@@ -138,7 +140,7 @@ def rebuild_table(waiting: list[WaitingThread], later: WaitEnds, at_ns: int) -> 
     """Compute the table of waiting threads as it was at an earlier time, from its current state and the waits that have
     ended since then.
 
-    Sums of waits without single records cannot be reconstructed and keep their current value.
+    Sums over waits without separate records cannot be reconstructed and keep their current value.
     """
     table = {each.tid: each for each in waiting}
     first: dict[int, int] = {}
@@ -165,8 +167,8 @@ class _Open:
 
     Attributes:
         off_ns: Start of the wait, 0 if before the thread was first seen.
-        accounted_ns: End of the accounted part.
-        seen: True if its stack was accounted.
+        accounted_ns: End of the part of the wait that was already added to the profile.
+        seen: True if its stack is in the profile.
         why: State of the task.
         call: The thread's system call.
         late: True if it has ended, but its end record was not there yet.
@@ -181,13 +183,13 @@ class _Open:
 
 
 class Waits:
-    """The accounting of all waits of one recording. It stores for each thread how much of its waiting time was already
-    given to a stack.
+    """The accounting of all waits of one recording. It stores for each thread how much of its waiting time
+    was already added to the profile.
 
     Threads that exist when the recording begins are passed to note_threads().
 
     Attributes:
-        upto_ns: End of the accounted time.
+        upto_ns: Time up to which waits were accounted.
         clipped_ns: Time of ended threads that was left out because their waits would be longer than the elapsed time.
     """
 
@@ -201,7 +203,9 @@ class Waits:
         self.clipped_ns = 0
 
     def start_at(self, at_ns: int, waiting: list[WaitingThread]) -> None:
-        """Start the accounting of waits at a time: earlier time is not accounted, even if records report it."""
+        """Start the accounting of waits at a time; `waiting` is the table of waiting threads then. Earlier
+        time is left out, even if later records report it.
+        """
         self._began_ns = self.upto_ns = at_ns
         self._sums = {each.tid: (each.blocked_ns, each.runnable_ns) for each in waiting}
 
@@ -220,7 +224,7 @@ class Waits:
         return max(min(until_ns, self._end_ns) - max(since_ns, self._began_ns), 0)
 
     def note_threads(self, tids: Iterable[int], now_ns: int) -> None:
-        """Add threads that may have slept since before the BPF program saw them, because they existed earlier."""
+        """Add threads that existed before the BPF program first saw them, and may have slept since then."""
         self._unheard.update(dict.fromkeys(tids, now_ns))
 
     @property
@@ -247,7 +251,7 @@ class Waits:
             waiting: The kernel's table of waiting threads at now_ns.
             asleep: Threads that were seen asleep before now_ns.
             now_ns: End of the time.
-            least_ns: Shorter waits have no end record.
+            least_ns: Minimum duration of a wait with a record of its end.
             cuts: True to account the elapsed part of waits that continue, False to account them later.
         """
         n = len(switched_out.tid)
@@ -311,10 +315,11 @@ class Waits:
     def _end(
         self, times: WaitTimes, ended: WaitEnds, lanes: dict[tuple[int, int], int]
     ) -> list[tuple[int, int, int, int]]:
-        """Add the waiting time of threads that have exited to their last stacks.
+        """Add the time of waits that have ended to their stacks, and forget threads that have exited.
 
         Returns:
-            (tid, blocked_ns, runnable_ns, time_ns) of threads that have ended: the kernel's sums and their end.
+            (tid, blocked_ns, runnable_ns, time_ns) of each thread that has exited: the kernel's sums and the
+                time of its end.
         """
         gone = []
         columns = (ended.tid, ended.time_ns, ended.flags, ended.off_ns, ended.waking_ns, ended.why, ended.call)
@@ -346,10 +351,10 @@ class Waits:
         return gone
 
     def _woke_first(self, times: WaitTimes, tid: int, since: int | None, time_ns: int) -> None:
-        """Add the waiting time that ends when a thread runs for the first time since the collector saw it.
+        """Add the waiting time of a thread that runs for the first time since the recording began.
 
         Args:
-            since: Time at which it was first seen, None if it was not.
+            since: Time from which the thread may have slept, None if it did not exist then.
         """
         opened = self._open.pop(tid, None)
         if opened is not None:
@@ -372,7 +377,11 @@ class Waits:
             times.stackless.append(StacklessWait(tid, since, ns, state_letter(opened.why), opened.call, end))
 
     def _ran_late(self, times: WaitTimes, tid: int, waking_ns: int, time_ns: int, seen: bool, end: int = -1) -> None:
-        """Add the time between a thread's wakeup and its next run on a processor to the thread's waiting time."""
+        """Add the time between a thread's wakeup and its next run on a processor to the thread's waiting time.
+
+        Args:
+            seen: True if the stack of the wait is in the profile.
+        """
         ns = self._ns(waking_ns, time_ns)
         if seen and 0 < ns < LATENCY_NS:
             times.continued.append(ContinuedWait(tid, waking_ns, ns, end))
@@ -431,5 +440,5 @@ class Waits:
 
 
 def _until(entry: WaitingThread, now_ns: int) -> int:
-    """Return the time until which a wait certainly lasted: the wakeup if there was one, else now."""
+    """Return the time until which a thread was certainly blocked: its wakeup if there was one, else now."""
     return min(entry.waking_ns, now_ns) if entry.waking_ns and entry.why else now_ns

@@ -1,8 +1,9 @@
-"""Threads' wall-clock time by a program in the kernel, with the stacks of waits.
+"""Wall-clock time of threads, recorded by a BPF program, with the stacks of their waits.
 
-The time that samples of running threads stand for comes from the kernel's account of their turns. If a timer is due
-while a processor switches threads, it fires after the switch. So a thread that leaves its processor every few
-microseconds has too few samples at any rate. Its samples therefore share the exact time.
+The time that samples of running threads stand for comes from the BPF program's sums of their on-CPU time. If
+a timer is due while a processor switches threads, it fires after the switch. So a thread that leaves its
+processor every few microseconds has too few samples at any sampling rate. Its samples therefore share its
+exact on-CPU time.
 
 No thread is stopped. A wait has the stack with which its thread left its processor, including interpreter frames.
 Threads that sleep when the recording begins are read once from outside.
@@ -50,15 +51,15 @@ UNKNOWN_NS = -1
 
 
 class RunTimes:
-    """The on-CPU time of each thread in one recording. Time of a thread between two samples counts for the later
-    sample.
+    """The on-CPU time of each thread in one recording. Time of a thread between two of its samples counts for
+    the later sample.
     """
 
     def __init__(self) -> None:
         self._accounted: dict[int, int] = {}
 
     def start_accounting(self, at_ns: int, threads: Iterable[WaitingThread]) -> None:
-        """Start the accounting of on-CPU time now: earlier run time is not accounted."""
+        """Start the accounting of on-CPU time at `at_ns`. Earlier time of the threads is left out."""
         self._accounted = {each.tid: _ran(each, at_ns) for each in threads}
 
     def distribute_run_time(
@@ -72,10 +73,10 @@ class RunTimes:
 
         Args:
             tids: Threads of the samples (n,), which ran until now_ns.
-            threads: The table of threads.
+            threads: The BPF program's table of threads with their on-CPU times.
             now_ns: Time of the samples.
             room_ns: Maximum time that each thread can have run since the last call, by tid.
-            most_ns: The same for all other threads.
+            most_ns: The same limit for all threads that room_ns lacks.
         """
         length = np.full(len(tids), UNKNOWN_NS, np.int64)
         lanes: dict[int, list[int]] = {}
@@ -115,17 +116,19 @@ LaneNumbers = npt.NDArray[np.intp]
 
 
 class Sleepers:
-    """The threads that sleep when a recording of waits begins. Their stacks are read from outside, some rounds long.
+    """The threads that sleep when a recording of waits begins. Another collector reads their stacks in a few
+    rounds, without the BPF program.
 
     Attributes:
-        outside: The collector that reads them, None if none is left to read.
+        outside: The collector that reads the stacks, None if no thread is left to read.
     """
 
     def __init__(self, from_outside: Callable[[list[int]], SampleSource]) -> None:
-        """Read no processes yet.
+        """Create an empty set of sleeping threads.
 
         Args:
-            from_outside: Opens the collector that reads sleeping threads of processes, and raises its errors.
+            from_outside: Function that opens the collector which reads the sleeping threads of some
+                processes. Its errors are passed on.
         """
         self.outside: SampleSource | None = None
         self._from_outside = from_outside
@@ -135,12 +138,13 @@ class Sleepers:
         self._met: dict[ThreadKey, ThreadInfo] = {}
 
     def add_processes(self, pids: Iterable[int], alive: Container[int], is_needed: bool) -> None:
-        """Read the sleeping threads of further processes, and again those whose processes were not read completely.
+        """Start to read the sleeping threads of further processes, and of those that were not read completely
+        before.
 
         Args:
             pids: The processes.
             alive: Processes that have not ended.
-            is_needed: True if a thread was not seen to run yet.
+            is_needed: True if there are threads that have not run since the recording began.
         """
         self.close()
         self._unread_pids = [pid for pid in (*self._unread_pids, *pids) if pid in alive]
@@ -151,7 +155,7 @@ class Sleepers:
     def read_round(self, last: bool) -> list[SampleBatch]:
         """Return samples of threads that have slept since before the recording, each thread once.
 
-        The end of the recording (`last`) reads them only if no round was complete before.
+        At the end of the recording (`last`) they are read only if no round was complete before.
         """
         outside = self.outside
         if outside is None or (last and self._rounds):
@@ -195,7 +199,9 @@ class Sleepers:
 
 
 class BpfWaitSamples(KernelSamples):
-    """The samples of running threads by a BPF program, and its records of their waits."""
+    """The samples of running threads and the waits that the BPF program records, in a collector that reads
+    kernel records.
+    """
 
     most_copy = BpfSamples.most_copy
     hold_s = BpfSamples.hold_s
@@ -246,7 +252,7 @@ class BpfWaitSamples(KernelSamples):
         self._meet(pids)
 
     def _meet(self, pids: list[int]) -> None:
-        """Begin to account for the waits of newly found processes. Their threads may already sleep."""
+        """Begin to account the waits of newly found processes, whose threads may already sleep."""
         now = time.monotonic_ns()
         for pid in pids:
             try:
@@ -310,7 +316,9 @@ class BpfWaitSamples(KernelSamples):
         self._plain.release_samples(taken)
 
     def _wakers(self, taken: RingBatches, narrow: npt.NDArray[np.bool_]) -> Iterator[SampleBatch]:
-        """Yield batches with the stacks of threads that woke others. Wakers of unknown processes have no stack."""
+        """Yield batches with the stacks of threads that woke others. Stacks of threads of unknown processes
+        are left out.
+        """
         those = (self.source.records.flags & Flag.WAKER != 0) & (taken.switched.space > 0)
         lanes = np.flatnonzero(those)
         if not len(lanes):
@@ -353,8 +361,8 @@ class BpfWaitSamples(KernelSamples):
                 yield self._of_those_asleep(batch, times)
 
     def _of_those_asleep(self, batch: SampleBatch, times: WaitTimes) -> SampleBatch:
-        """Return samples of threads that have slept since before the recording began, each with the time that its
-        thread has slept until now.
+        """Return the samples of threads that have slept since before the recording began, each with the time
+        in ns that its thread has slept since the last batch.
         """
         kept = [lane for lane, tid in enumerate(batch.tid.tolist()) if tid in times.asleep_ns]
         length = np.array([times.asleep_ns[int(batch.tid[lane])] for lane in kept], np.int64)
@@ -396,7 +404,8 @@ class BpfWaitSamples(KernelSamples):
 
 
 def _lengths(records: Records, waits: LaneNumbers, times: WaitTimes) -> tuple[I64, I64]:
-    """Return two columns of shape (n,) in nanoseconds for n wait records.
+    """Return two columns of shape (n,) in nanoseconds for n BPF records, of which `waits` are the indices of
+    waits.
 
     The first column is the time that each record stands for, -1 for a sample of a running thread. The second is the
     time that the thread waited for a processor after its wakeup.
@@ -409,8 +418,8 @@ def _lengths(records: Records, waits: LaneNumbers, times: WaitTimes) -> tuple[I6
 
 
 def _labelled(batch: SampleBatch, records: Records, lanes: LaneNumbers, state: str | None) -> SampleBatch:
-    """Add a frame to each sample's kernel frames that says what the thread waits for; `state` replaces the task state
-    of all samples.
+    """Add a frame that says what the thread waits for to the kernel frames of each sample at a wait. `state`
+    replaces the task state of all samples.
     """
     flags, why, call = records.flags[lanes], records.why[lanes], records.call[lanes]
     stacks = {frames: place for place, frames in enumerate(batch.kernel_stacks)}

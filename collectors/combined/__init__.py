@@ -1,4 +1,5 @@
-"""The combined collector of a recording, which samples each thread by the source that the plan names.
+"""The combined collector of a recording, which samples each thread by the source that the recording's plan
+names.
 
 open_sources                The sources of a recording that are open now: its main source, and stops of single threads
                             and processes

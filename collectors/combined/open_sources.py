@@ -1,11 +1,14 @@
-"""The sources of a recording that are open now: its main source, and stops of single threads and processes.
+"""The sources of a recording that are open now: its main source (BPF, perf_events or ptrace stops), and stops
+of single threads and processes.
 
-A process of a millisecond has mostly ended before it can be stopped. perf_events sample it, but users who may not see
-time in the kernel by perf_events lose that time. So stops are better as long as they see most of what runs.
+A process that lives for a millisecond has mostly ended before it can be stopped. perf_events sample it, but
+users who may not see time in the kernel by perf_events lose that time. So stops are better as long as they
+see most of what runs.
 
-The kernel copies 64 KB of one stack. A thread with longer stacks, or with signal handlers on an alternate stack, is
-stopped for its samples as long as it has such stacks. A process with frames that the other source cannot copy is
-stopped until it executes another program. ClosedSources has totals of the sources that were closed.
+The kernel copies 64 KB of one stack. A thread with longer stacks, or with signal handlers on an alternate
+stack, is stopped for its samples as long as it has such stacks. A process with frames that the main source
+cannot copy is stopped until it executes another program. ClosedSources has totals of the sources that were
+closed.
 """
 
 from __future__ import annotations
@@ -47,19 +50,21 @@ class ClosedSources:
     _leaving: DelayedRemoval[ThreadKey] = field(default_factory=DelayedRemoval)
 
     def add_source(self, stats: CollectorStats, threads: Iterable[ThreadInfo]) -> None:
-        """Add the statistics and threads of a source that is closed now."""
+        """Add the final statistics and threads of a source that is being closed."""
         self.stats = sum_stats(self.stats, stats)
         self._infos |= {info.key: info for info in threads}
 
     def retire(self) -> None:
-        """Forget threads of closed sources that had ended before the previous window was closed. The open source knows
-        those that still run.
+        """Forget threads of closed sources that had ended before the previous window was closed. The open
+        source knows threads that still run.
         """
         for key in self._leaving.take_gone(self._infos.keys()):
             del self._infos[key]
 
     def list_threads(self, running: Iterable[ThreadInfo]) -> list[ThreadInfo]:
-        """Return the threads of the closed sources and those of running ones, which have later names."""
+        """Return the threads of the closed sources and the given threads of running sources. If a thread is
+        in both, the running source has its latest name.
+        """
         known = self._infos | {info.key: info for info in running}
         return [known[key] for key in sorted(known)]
 
@@ -67,8 +72,8 @@ class ClosedSources:
 def sum_stats(first: CollectorStats, then: CollectorStats) -> CollectorStats:
     """Return the statistics of two sources that sampled one after the other, as if they were one source.
 
-    The processor time that the kernel accounts to each process is counted from the begin of the first to the end of the
-    second.
+    The processor time that the kernel accounts to each process is counted from the beginning of the first
+    source to the end of the second.
     """
     later = {
         root: first.accounts[root].followed_by(account) if root in first.accounts else account
@@ -87,12 +92,12 @@ def sum_stats(first: CollectorStats, then: CollectorStats) -> CollectorStats:
 
 
 OpenStops = Callable[[StopCandidates], "PtraceCollector"]
-"""Function that opens the source that stops these threads, and raises its errors."""
+"""The type of a function that opens the ptrace collector which stops the given threads. Its errors are passed on."""
 
 
 class PartialStops:
-    """The collector that stops some threads, while another source samples all others. It is opened when a thread needs
-    stops, and closed when none does.
+    """The collector that samples some threads by ptrace stops, while another source samples all others. It is
+    opened when a thread needs stops, and closed when none does.
 
     Attributes:
         candidates: The threads and processes to stop.
@@ -106,8 +111,8 @@ class PartialStops:
         self._past = ClosedSources()
 
     def open_source(self) -> PtraceCollector | None:
-        """Open the collector that stops the candidates, and return it. Return None if that fails. If no candidate may
-        be stopped, release all of them.
+        """Open the collector that stops the candidates, and return it. Return None if that fails: if no
+        process is left, or after releasing all candidates because none may be stopped.
         """
         try:
             self.source = self._open_stops(self.candidates)
@@ -120,14 +125,16 @@ class PartialStops:
         return self.source
 
     def note_batch(self, batch: SampleBatch) -> None:
-        """Note a batch of samples by stops, and release threads that may not be stopped or have ended."""
+        """Note the threads in a batch of samples by stops, and release threads that may not be stopped."""
         assert self.source is not None
         self.candidates.begun(batch)
         for tid in self.source.refused:
             self.candidates.refuse(tid)
 
     def learn(self, feedback: Feedback) -> bool:
-        """Pass feedback to the collector that stops threads, if it is about its samples. Return False if it is not."""
+        """Pass feedback to the collector that stops threads, if that collector yielded the batch. Return
+        False if it did not.
+        """
         if self.source is None or feedback.batch.source_id != self.source.source_id:
             return False
         self.source.learn(feedback)
@@ -146,7 +153,7 @@ class PartialStops:
         return sum_stats(self._past.stats, self.source.stats()) if self.source is not None else self._past.stats
 
     def count_slots(self) -> tuple[int, int]:
-        """Return the numbers of (kept, missed) sampling times so far."""
+        """Return the numbers of (kept, missed) sampling times since the first stop of a thread."""
         stats = self.stats()
         return stats.ticks, stats.skipped
 
@@ -161,12 +168,12 @@ class PartialStops:
             stops.close()
 
     def describe(self, of_others: tuple[Note, ...], why: Mapping[str, Iterable[int]], alone: bool) -> tuple[Note, ...]:
-        """Return the notes for the summary about the stops and about the other source.
+        """Return the notes for the summary about the stops and about the main source.
 
         Args:
-            of_others: Notes of the other source.
-            why: Processes by the reason for which they were stopped.
-            alone: True if the other source has no samples.
+            of_others: Notes of the main source.
+            why: Pids of the stopped processes, by the reason for which they were stopped.
+            alone: True if the main source has no samples.
         """
         if alone and why:
             by_stops = (make_note("by_stops", why=reason, pids=join_pids(pids)) for reason, pids in why.items())
@@ -192,16 +199,16 @@ class PartialStops:
 
 _MUCH, _SIGMAS = 0.2, 2
 _UNSURE_NS = 100_000_000
-"""Processor time in nanoseconds that may be missed in addition, because stops first have to learn which threads they
-sample.
+"""Processor time in nanoseconds that stops may miss in addition to the tolerated share, because they first
+have to learn which threads they sample.
 """
 _WINDOW_NS = 2_000_000_000
-"""Processor time in nanoseconds after which a new decision between stops and perf_events begins."""
+"""Processor time in nanoseconds after which a new measurement of the missed time begins."""
 
 
 class MissedTime:
-    """A repeated measurement of the processor time that has no samples. It decides whether a recording changes between
-    stops and perf_events.
+    """A repeated measurement of the processor time that has no samples. If stops miss much of it, the
+    recording changes to perf_events.
     """
 
     def __init__(self, rate_hz: float, births: int) -> None:
@@ -210,14 +217,15 @@ class MissedTime:
         self._births = births
 
     def is_much(self, births: int, due_ns: int, seen_ns: int) -> bool:
-        """Return True if significantly much processor time has no samples because threads and processes end too soon.
+        """Return True if a significantly large part of the processor time has no samples because threads and
+        processes end too soon.
 
         All arguments count from the beginning of the recording.
 
         Args:
             births: Number of threads and processes that started.
-            due_ns: Time that samples should stand for.
-            seen_ns: Time that they stand for.
+            due_ns: Processor time that samples should stand for.
+            seen_ns: Processor time that they do stand for.
         """
         due, seen, born = due_ns - self._due_ns, seen_ns - self._seen_ns, births - self._births
         if due <= 0:
@@ -232,8 +240,8 @@ class MainSource(Collector, Protocol):
     """The protocol of a source that can sample a whole recording.
 
     Attributes:
-        source_ids: Identifiers of its batches.
-        alive: Processes that have not ended.
+        source_ids: Identifiers of the batches that it yields.
+        alive: Pids of its processes that have not ended.
     """
 
     @property
@@ -243,30 +251,32 @@ class MainSource(Collector, Protocol):
     def alive(self) -> list[int]: ...
 
     def take_new_processes(self) -> set[int]:
-        """Return processes that appeared or called exec since the last call."""
+        """Return the pids of processes that appeared or called exec since the last call."""
         ...
 
     def end_now(self) -> None:
-        """End the iteration of batches() with the samples until this moment, because another collector takes over."""
+        """End the iteration of batches() with the samples until this moment, because another source becomes
+        the main source.
+        """
         ...
 
 
 Follow = Callable[[Choice, Sequence[int]], bool]
-"""Function (choice, pids) that opens another main source for processes, if the choice names another one. It returns
-True if the present one then ends.
+"""The type of a function (choice, pids) that opens the main source which the choice names, unless it is open,
+for these processes. It returns True if the present main source then ends.
 """
 
 
 class OpenSources:
-    """The open collectors of a recording: the main source that samples now, and the stops of threads and processes that
-    it leaves out.
+    """The open collectors of a recording: the main source that samples now, and the ptrace stops of threads
+    and processes that it leaves out.
 
     Attributes:
-        choice: The choice of the main source.
+        choice: The plan's choice of the main source.
         main: The main source.
-        began_ns: Time at which it began.
+        began_ns: Monotonic time at which the main source began.
         partial: The stops of threads and processes that the main source leaves out.
-        missed: The processor time that stops missed, None if no other source can follow them.
+        missed: The processor time that stops miss as main source, None if no other source could replace them.
     """
 
     def __init__(
@@ -282,10 +292,10 @@ class OpenSources:
 
         Args:
             planner: The facts and the plan of the recording.
-            choice: The choice of the main source.
+            choice: The plan's choice of the main source.
             main: The main source.
-            open_stops: Opens the source that stops some threads.
-            follow: Opens the main source that follows.
+            open_stops: Function that opens the collector which stops some threads.
+            follow: Function that opens the next main source.
             launched: True if the program has not started yet.
         """
         planner.note_source(choice.source)
@@ -385,8 +395,8 @@ class OpenSources:
         yield from self._note_copies(main.yield_until(*until_ns))
 
     def _watch(self, first: bool = False) -> int | None:
-        """Check whether programs need another source. Return None if threads must be stopped now, else the time until
-        the next check in ns.
+        """Check whether the programs that processes run need another source, such as stops. Return None if
+        threads must be stopped now, else the time until the next check in ns.
         """
         candidates, kernel = self.partial.candidates, self._kernel
         self._images.changed(self.main.take_new_processes())
@@ -401,13 +411,13 @@ class OpenSources:
         return None if candidates else self._images.wait_ns()
 
     def _leave_samples(self) -> None:
-        """Let the main source stop yielding batches if ptrace must sample further threads from now on."""
+        """Make the main source drop the samples of all threads that are sampled by stops from now on."""
         if self._kernel is not None and self.partial.candidates and self.partial.source is None:
             self._kernel.leave_samples(self.partial.candidates.elsewhere)
 
     def find_stop_reason(self, pid: int) -> str | None:
-        """Return why a process must be stopped for its samples (Choice.stop_reason). If the plan requires it, the main
-        source is changed first.
+        """Return the reason why a process must be stopped for its samples (Choice.stop_reason), "" if it need
+        not, None if that is unknown. If the plan requires it, the main source is changed first.
         """
         if self._has_successor:
             return ""
@@ -424,15 +434,15 @@ class OpenSources:
         return self._planner.suppose(process).processes[ANY_PID].stop_reason
 
     def follow_second_stack(self) -> bool:
-        """Change the main source if the plan requires that for threads that run on two stacks. Return True if it was
-        changed.
+        """Change the main source if the plan requires that for threads that run on two stacks (such as an
+        alternate signal stack). Return True if it was changed.
         """
         second = ProcessFacts(stacks={ANY_PID: UncopiedStack.SECOND})
         return self._follow(self._planner.suppose(second).default, self.main.alive)
 
     def _check_short_lives(self) -> None:
-        """Change the main source from stops to another one, if stops miss much of the processor time and no process
-        needs them.
+        """Change the main source from stops to another one, if stops miss much of the processor time and no
+        process needs stops.
         """
         if self.missed is None or self._has_successor or not self.missed.is_much(*self._stops.totals()):
             return
@@ -445,7 +455,7 @@ class OpenSources:
 
     @property
     def _stops(self) -> PtraceCollector:
-        """The main source if it samples by stops, else None."""
+        """The main source, which the caller knows to be one that samples by stops."""
         return cast("PtraceCollector", self.main)
 
     def learn(self, feedback: Feedback) -> None:
@@ -471,7 +481,7 @@ class OpenSources:
         self.partial.retire()
 
     def stats(self) -> CollectorStats:
-        """Return the statistics of the main source and of partial stops."""
+        """Return the statistics of the main source together with those of the threads that are stopped."""
         main, stopped = self.main.stats(), self.partial.stats()
         if self._kernel is None:
             return main

@@ -1,4 +1,6 @@
-"""The facts of a recording, and its plan, which is made again when one of them changes."""
+"""The facts about a recording and its machine, and the plan (sampling_source_plan.py) that follows from them.
+The plan is made again when a fact changes.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,13 @@ from pyprof.problem_counters import Finding
 _FIRST_USER_NAMESPACE, _FIRST_PID_NAMESPACE = 0xEFFFFFFD, 0xEFFFFFFC
 """Inodes of the kernel's initial namespaces (include/linux/proc_ns.h)."""
 ANY_PID = 0
-"""Key of an imagined process or thread in facts and plans."""
+"""Key of an imagined process or thread in facts and plans, to ask what the plan for such a process would be."""
 _ANY_INTERPRETER = ProcessFacts(interpreter="an interpreter")
 
 FindInterpreter = Callable[[int], str | None]
-"""Function that returns ProcessFacts.interpreter of a process."""
+"""The type of a function that returns, for a pid, the reason why an interpreter in the process needs stops
+(ProcessFacts.interpreter).
+"""
 
 
 def collect_facts(
@@ -80,8 +84,8 @@ def collect_facts(
 
 
 def check_stops(facts: PlanFacts, pids: Iterable[int]) -> PlanFacts:
-    """Check whether one of the processes can be stopped. Return the facts without an error if one can, else with the
-    error of the first process.
+    """Check whether ptrace can stop one of the processes. Return the facts without an error of stops if so,
+    else with the error for the first process.
     """
     errors: list[PyprofError] = []
     for pid in pids:
@@ -123,13 +127,13 @@ class Planner:
         collector: str = AUTO,
         find_interpreter: FindInterpreter = lambda pid: "",
     ) -> None:
-        """Create a planner without facts about single processes.
+        """Create a planner that knows no facts about single processes yet.
 
         Args:
             facts: See collect_facts().
             options: Options of the recording.
-            collector: The user's --collector.
-            find_interpreter: Inspects a process.
+            collector: Name of the collector that the user requests by --collector.
+            find_interpreter: Function that inspects a process for an interpreter.
         """
         self.facts = facts
         self.options = options
@@ -141,7 +145,9 @@ class Planner:
         return make_plan(facts or self.facts, self.options, self._collector)
 
     def refuse(self, source: str, error: PyprofError, pids: Iterable[int]) -> None:
-        """Note that a source could not be opened, so that the next plan is made without it."""
+        """Note that a source (BPF, perf_events or stops) could not be opened, so that the next plan is made
+        without it.
+        """
         self.facts = replace(self.facts, refused={**self.facts.refused, source: error})
         self.facts = check_stops(self.facts, pids)
 
@@ -150,7 +156,7 @@ class Planner:
         return find_refusal(BPF, self.facts, self.options) if self._collector == AUTO else None
 
     def inspect(self, pid: int) -> ProcessFacts:
-        """Inspect a process, and return the facts that decide whether it is stopped for samples."""
+        """Inspect a process for an interpreter, and return the facts that decide whether it is stopped for samples."""
         reason = self._find_interpreter(pid)
         return ProcessFacts(interpreter=reason, stops=_find_error_of_stops(pid) if reason else None)
 
@@ -159,16 +165,20 @@ class Planner:
         return self.suppose(self.inspect(pid)).processes[ANY_PID]
 
     def suppose(self, process: ProcessFacts) -> Plan:
-        """Return the plan for a recording of a single process with these facts. Other known processes are ignored."""
+        """Return the plan for an imagined recording of one process with these facts. Facts about other
+        processes are ignored.
+        """
         return self.make_plan(replace(self.facts, processes={ANY_PID: process}))
 
     def note_source(self, source: str) -> None:
-        """Note the source that samples the recording now."""
+        """Note the source that samples the recording from now on."""
         self.facts = replace(self.facts, current=source)
 
     def choose_first(self, pids: Iterable[int]) -> Choice:
-        """Return the plan's choice of the first source for the recording. If an interpreter would change the choice,
-        inspect the processes up to the first one that runs an interpreter.
+        """Return the plan's choice of the first source for the recording.
+
+        If an interpreter would change the choice, the processes are inspected in their order, up to the first
+        one that runs an interpreter.
         """
         first = self.make_plan().default
         if self.suppose(_ANY_INTERPRETER).default.source == first.source:
@@ -181,28 +191,26 @@ class Planner:
         return self.make_plan().default
 
     def may_depend_on_programs(self) -> bool:
-        """Return True if the program that a process runs may change the source of its samples. BPF has to know it in
-        any case.
+        """Return True if the program that a process runs may change the source of its samples. It is always
+        True for BPF, which has to know the program's interpreter.
         """
         if self.facts.current != PERF:
             return self.facts.current == BPF
         return self.suppose(_ANY_INTERPRETER).processes[ANY_PID].source != PERF
 
     def may_follow_short_lives(self) -> bool:
-        """Return True if another source than stops may take over because threads and processes end too soon to be
-        stopped.
-        """
+        """Return True if another source could replace stops when threads and processes end too soon to be stopped."""
         return self.make_plan(replace(self.facts, short_lives=True)).default.source != PTRACE
 
     @property
     def stops_long_stacks(self) -> bool:
-        """True if a thread is stopped when its stacks are longer than its source copies."""
+        """True if the plan stops a thread whose stacks are longer than the present source copies."""
         return bool(self.suppose(ProcessFacts(stacks={ANY_PID: UncopiedStack.LONG})).threads)
 
 
 def describe_refusal_of_bpf(why: PyprofError) -> Note:
-    """Return the note for the summary that says why BPF is not used. A hint of the error that names another collector
-    is dropped, because that one is used.
+    """Return the note for the summary that says why BPF is not used. If the error's hint names another
+    collector, the hint is left out, because that collector is used.
     """
     hint = f" ({why.hint})" if why.hint and not why.hint.startswith("--collector") else ""
     return make_note("without_program", why=f"{why.message.rstrip('.')}{hint}")
@@ -237,7 +245,7 @@ def describe_plans(facts: PlanFacts, processes: Mapping[str, ProcessFacts]) -> I
 
     Args:
         facts: The facts about this machine.
-        processes: The facts about each process, by what it is called.
+        processes: The facts about each process, by the process's name in the output.
     """
     for mode, options in (("cpu", CollectOptions()), ("wall", CollectOptions(idle=True))):
         for name, process in processes.items():

@@ -1,10 +1,10 @@
 """A collector that opens the source which the plan (sampling_source_plan.py) names, and changes the source when the
 plan changes.
 
-A source is BPF, perf_events or ptrace. One, the main source, samples the recording. Some threads and processes may be
-sampled by ptrace, which stops them, instead (open_sources.py). When the plan names another main source, the collector
-opens that one while the present one still samples. The present one then yields what it has up to that moment.
-open_planned() opens the collector of a recording: the combined collector with the source that the first plan names.
+A source is BPF, perf_events or ptrace. The main source samples all threads, except those that are sampled by
+ptrace stops instead (open_sources.py). When the plan names another main source, the collector opens that one
+while the present one still samples. The present one then yields what it has up to that moment. open_planned()
+opens the collector of a recording: the combined collector with the source that the first plan names.
 """
 
 from __future__ import annotations
@@ -49,11 +49,15 @@ _CHANGES = {
     "plan_short_lives": "until_short_lives",
     "plan_waits_by_stops": "no_stops_needed",
 }
-"""The note for the summary about the time before a change of the main source, by the rule that changed it."""
+"""The note for the summary about the time before a change of the main source, by the rule of the plan that
+required the change.
+"""
 
 
 OpenMain = Callable[[Choice, tuple[int, ...], bool], MainSource]
-"""Function (choice, pids, launched) that opens a main source for processes, and raises its errors."""
+"""The type of a function (choice, pids, launched) that opens the main source which the choice names, for
+these processes. Its errors are passed on.
+"""
 
 
 class CombinedCollector:
@@ -72,10 +76,10 @@ class CombinedCollector:
 
         Args:
             planner: The facts and the plan of the recording.
-            choice: The first main source.
-            pids: The processes.
-            open_main: Opens a main source.
-            open_stops: Opens the source that stops some threads.
+            choice: The plan's choice of the first main source.
+            pids: The processes to record.
+            open_main: Function that opens a main source.
+            open_stops: Function that opens the ptrace collector for some threads.
             launched: True if the program has not started yet.
         """
         self._planner = planner
@@ -98,8 +102,8 @@ class CombinedCollector:
             self._change_source(*self._following)
 
     def _follow(self, choice: Choice, pids: Sequence[int]) -> bool:
-        """Open the main source that a choice of the plan names, unless it is open, and ask the present source to end.
-        Return True if the source changes.
+        """Open the main source that a choice of the plan names, unless it is the present one, and make the
+        present source end. Return True if the source changes.
         """
         alive = tuple(pids)
         if choice.source == self._open.choice.source or not alive:
@@ -117,7 +121,7 @@ class CombinedCollector:
         return True
 
     def _change_source(self, choice: Choice, following: MainSource) -> None:
-        """Close the main source after its last batch, and continue with the source that was opened to follow it."""
+        """Close the main source after its last batch, and continue with `following`, which is already open."""
         past, stats = self._open, self._open.stats()
         if stats.ticks:
             seconds = (time.monotonic_ns() - past.began_ns) / 1e9
@@ -164,7 +168,9 @@ class CombinedCollector:
 
 FROM_OUTSIDE = make_note("sleepers_from_outside")
 _SLEEPER_HZ = 1000.0
-"""Rate in Hz of the collector that reads sleeping threads. The first read waits for its first sampling time."""
+"""Sampling rate in Hz of the collector that reads sleeping threads. It is high because the first read waits
+for the first sampling time.
+"""
 
 
 def open_planned(request: Request, name: str) -> Collector:
@@ -174,10 +180,10 @@ def open_planned(request: Request, name: str) -> Collector:
 
     Args:
         request: The processes and options.
-        name: The user's --collector.
+        name: Name of the collector that the user requests by --collector.
 
     Raises:
-        PyprofError: No source can do what is requested, or the error of a collector.
+        PyprofError: No source can do what is requested, or the requested source cannot be opened.
     """
     pids, options = request.selection.pids, request.options
     facts = collect_facts(pids, options, request.selection.everything, request.launched)
@@ -196,9 +202,11 @@ def open_planned(request: Request, name: str) -> Collector:
 
 
 def _with_note_on_bpf(request: Request, planner: Planner) -> Request:
-    """Return a request whose summary will say why BPF is not used, if BPF would have been better.
+    """Return the request with a note for its summary that says why BPF is not used, if BPF would have been
+    better.
 
-    If that is certain only when stops have read frames of an interpreter, the note is added then.
+    That is not certain while no process is known to run an interpreter. Then the ptrace collector adds the
+    note when it reads frames of an interpreter.
     """
     why = planner.find_refusal_of_bpf()
     if why is None or request.interpreters is None:
@@ -226,7 +234,7 @@ def _find_none(pid: int) -> str:
 
 
 class _Openings:
-    """The functions that open the collectors of one recording, as the user has requested it."""
+    """The functions that open the collectors of one recording according to the user's request."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -242,8 +250,8 @@ class _Openings:
         return self._wall_clock(pids, launched) if self._options.idle else self._perf(pids, launched)
 
     def open_stops(self, candidates: StopCandidates) -> PtraceCollector:
-        """Open the collector that stops threads whose stacks the kernel cannot copy, and processes with interpreters.
-        The main source of the recording leaves them out.
+        """Open the collector that stops threads whose stacks the kernel cannot copy, and processes with
+        interpreters. The main source of the recording leaves out these threads.
         """
         request = replace(self._request, options=replace(self._options, subprocesses=False))
         return open_stops(request, candidates.pids, candidates=candidates)
@@ -327,9 +335,10 @@ class _Openings:
         return collector
 
     def _seeks(self, pids: tuple[int, ...]) -> bool:
-        """Return True if a process has interpreter evaluator calls that wait on stacks outside any chain (greenlets).
+        """Return True if a process has suspended calls of its interpreter's evaluator that its chain of
+        frames lacks (greenlets).
 
-        If waits are recorded, the search for such calls makes the program in the kernel so long that loading it takes
+        If waits are recorded, the search for such calls makes the BPF program so long that loading it takes
         0.2 s more. So it is done only if necessary.
         """
         request = self._request
@@ -356,7 +365,9 @@ class _Openings:
 def open_stops(
     request: Request, pids: tuple[int, ...], note: Note | None = None, candidates: StopCandidates | None = None
 ) -> PtraceCollector:
-    """Open the collector that samples by short stops for some processes of a recording, or some threads of them."""
+    """Open the collector that samples processes of a recording by short ptrace stops: all of their threads,
+    or only the `candidates`.
+    """
     from pyprof.collectors.ptrace.collector import PtraceCollector
 
     return PtraceCollector(

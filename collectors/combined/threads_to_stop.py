@@ -1,12 +1,13 @@
-"""The threads and processes that are stopped for samples: the kernel cannot copy their stacks, or their program needs
-it.
+"""The threads and processes that are sampled by short ptrace stops: the kernel cannot copy their stacks, or
+their program needs it.
 
-A thread is chosen by samples that are cut where the kernel's copy ends, and released when its stops are not needed. If
-threads end before they can be stopped, or many are chosen, all threads of their process are chosen, including later
-ones. So are those of a process whose program needs it, as long as it does.
+A thread is chosen if its samples are cut where the kernel's stack copy ends, and released when its stops turn
+out to be unnecessary. If threads end before they can be stopped, or many are chosen, all threads of their
+process are chosen, including later ones. All threads of a process are chosen as well while its program (such
+as an interpreter) needs stops.
 
-A process is checked when it appears, after each exec, and when it has mapped another file. If the result is not clear
-yet (an interpreter that has not started), the check is repeated soon, at growing distances.
+A process is checked when it appears, after each exec, and when it has mapped another file. If the result is
+not clear yet (an interpreter that has not started), the check is repeated soon, at growing intervals.
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ from pyprof.model.sample_batch import SampleBatch
 I32 = npt.NDArray[np.int32]
 
 _OF = 4000
-"""A thread is stopped for its samples if one in this many of its perf samples is cut where the kernel's stack copy
-ends. More must be cut if stops were no help before.
+"""A thread is stopped for its samples if one in _OF of its perf samples is cut where the kernel's stack copy
+ends. More samples must be cut if earlier stops of the thread were useless.
 """
 _AWAY = 20
 """A thread is stopped for its samples if at least two of its perf samples, and one in _AWAY, continue on another stack.
 
-The handlers by which Go preempts goroutines are in one of fifty to a hundred: stops of such a thread cost more than
-they gain.
+The signal handlers by which Go preempts goroutines are in one of fifty to a hundred samples. Stops of such a
+thread cost more than they gain.
 """
 _MIN_BACK = 512
-"""Number of consecutive unnecessary stops after which a thread is sampled by perf_events again; it doubles each
-time.
+"""Number of consecutive unnecessary stops after which a thread is sampled by perf_events again. It doubles
+each time that the thread is released after useful stops.
 """
 _CUT_LIMIT_FACTOR = 8
-"""Factor by which the required number of truncated samples grows after stops of a thread were useless."""
+"""Factor by which the required number of cut samples grows after stops of a thread were useless."""
 _LATE, _MANY = 3, 16
-"""Numbers of threads that ended before their first stop, and of threads that are stopped, after which the whole process
-is sampled by stops.
+"""Limits above which all threads of a process are sampled by stops: the number of its threads that ended
+before their first stop, and the number of its threads that are stopped.
 """
 _MAX_CASES = 4096
 
@@ -61,15 +62,15 @@ class _Case:
     Attributes:
         pid: The process.
         seen: Number of samples by perf_events.
-        cut: Number of them that are cut where the copy ends.
-        away: Number of them that continue in another stack.
-        since_ns: Time from which it is stopped.
-        until_ns: Time until which it is stopped.
+        cut: Number of them that are cut where the kernel's stack copy ends.
+        away: Number of them that continue on another stack.
+        since_ns: Time from which the thread is sampled by stops.
+        until_ns: Time until which the thread is sampled by stops.
         fitting: Number of consecutive stops that were unnecessary.
-        enough: Number of consecutive unnecessary stops that ends the stops.
-        useful: True if a stop was needed.
-        most_cut: Number of cut samples from which it is stopped.
-        started: Start time, to distinguish it from a later thread with the same tid.
+        enough: Number of consecutive unnecessary stops after which it is no longer stopped.
+        useful: True if at least one stop was necessary.
+        most_cut: Number of cut samples from which on it is stopped.
+        started: Start time in clock ticks, to distinguish it from a later thread with the same tid.
     """
 
     pid: int
@@ -86,14 +87,14 @@ class _Case:
 
 
 class StopCandidates:
-    """The threads and processes that are sampled by stops. The key of a case is its tid, or minus its pid for a
-    process.
+    """The threads and processes that are sampled by stops. Each has a case, whose key is the tid, or minus
+    the pid for a whole process.
 
     Attributes:
-        threads: Number of times that a thread was chosen for its stacks.
-        processes: Number of times that a process was.
-        long: True if one was chosen for the length of its stacks.
-        watch: Called before find() returns.
+        threads: Number of times that a thread was chosen because of its stacks.
+        processes: Number of times that a whole process was chosen because of its threads' stacks.
+        long: True if a thread was chosen for the length of its stacks.
+        watch: Function that find_new() calls first, to check processes for changes.
     """
 
     refused: tuple[Note, ...] = ()
@@ -124,12 +125,14 @@ class StopCandidates:
         return tuple(sorted({self._cases[key].pid for key in self._stopped}))
 
     def find_new(self, excluded: Container[int]) -> Iterable[int]:
-        """Return the processes that need stops, or whose threads do, and that are not in `excluded`."""
+        """Return the pids of processes that need stops, or have threads that do, and that are not in `excluded`."""
         self.watch()
         return [pid for pid in self.pids if pid not in excluded and os.path.exists(f"/proc/{pid}")]
 
     def elsewhere(self, pid: I32, tid: I32, time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return a mask of samples by perf_events to drop, because their threads were sampled by stops at that time."""
+        """Return a mask of the perf_events samples to drop, because their threads were sampled by stops at
+        that time.
+        """
         found = np.zeros(len(tid), np.bool_)
         now = int(time_ns.min()) if len(time_ns) else 0
         self._left = {key for key in self._left if self._cases[key].until_ns >= now}  # samples come in order
@@ -139,7 +142,7 @@ class StopCandidates:
         return found & ~among(tid, self._refused) if self._refused else found
 
     def learn_copied(self, feedback: Feedback) -> None:
-        """Learn from walks of the kernel's stack copies which threads need stops."""
+        """Decide which threads need stops, by how far the walks of the kernel's stack copies came."""
         tids, pids = feedback.batch.tid, feedback.batch.pid
         beyond, away = mask_beyond_copy(feedback, self._most_copy), mask_other_stacks(feedback, self._most_copy)
         self._prune()
@@ -177,7 +180,7 @@ class StopCandidates:
         self.processes += 1
 
     def _replace_by_process(self, pid: int) -> None:
-        """Sample all threads of a process by stops, where single threads of it were sampled so before. Its samples by
+        """Sample all threads of a process by stops, instead of single ones. Samples of the process by
         perf_events are dropped until it is released.
         """
         self._stopped -= {key for key in self._stopped if self._cases[key].pid == pid}
@@ -185,8 +188,8 @@ class StopCandidates:
         self._late.pop(pid, None)
 
     def choose_image(self, pid: int, from_start: bool) -> None:
-        """Start to sample all threads of a process by stops because of the program that it runs. With from_start, all
-        its samples by perf_events are dropped.
+        """Start to sample all threads of a process by stops because of the program that it runs. With
+        from_start, all samples of the process by perf_events are dropped.
         """
         if -pid not in self._refused and pid not in self._by_image:
             self._replace_by_process(pid)
@@ -212,8 +215,8 @@ class StopCandidates:
         return Feedback(batch, *columns, feedback.look, has_new_code=feedback.has_new_code)
 
     def begun(self, batch: SampleBatch) -> None:
-        """Note the threads in a batch of samples by stops. From a thread's first such sample on, its samples by
-        perf_events are dropped.
+        """Note which threads have a sample in a batch of samples by stops. From a thread's first such sample
+        on, its samples by perf_events are dropped.
         """
         for key in self._stopped:
             case, mine = self._cases[key], _of(key, batch.pid, batch.tid)
@@ -221,8 +224,8 @@ class StopCandidates:
                 case.since_ns = int(batch.time_ns[mine].min())
 
     def learn_stopped(self, feedback: Feedback) -> None:
-        """Learn from unwound samples by stops which threads need no stops any more. These are sampled by perf_events
-        again.
+        """Find the threads that need no stops any more, by the unwound samples that were taken by stops. They
+        are sampled by perf_events again.
         """
         batch = feedback.batch
         columns = batch.pid.tolist(), batch.tid.tolist(), batch.stack.base.tolist(), feedback.top.tolist()
@@ -245,7 +248,7 @@ class StopCandidates:
             self._give_back(key)
 
     def refuse(self, tid: int) -> None:
-        """Note that a thread cannot be stopped, so that it is sampled by perf_events only."""
+        """Note that a thread cannot be stopped, so that only perf_events sample it."""
         self._refused.add(tid)
         if tid in self._stopped:
             self._give_back(tid)
@@ -256,7 +259,7 @@ class StopCandidates:
             self._give_back(key)
 
     def forget_ended(self) -> None:
-        """Forget threads and processes to stop that have ended."""
+        """Forget threads and processes that have ended."""
         for key in list(self._stopped):
             case = self._cases[key]
             gone = case.started is None or procfs.read_start_ticks(abs(key)) != case.started
@@ -276,8 +279,8 @@ class StopCandidates:
                 case.until_ns, case.seen, case.cut, case.away = min(case.until_ns, now), 0, 0, 0
 
     def _prune(self) -> None:
-        """Limit the number of threads and processes that are remembered, because threads end and their tids are
-        reused.
+        """Limit the number of threads and processes that are remembered. Most of them are forgotten when
+        there are too many, because threads end and their tids are reused.
         """
         if len(self._cases) > _MAX_CASES:
             self._cases = {key: case for key, case in self._cases.items() if key in self._stopped}
@@ -287,24 +290,25 @@ class StopCandidates:
 
 
 def _of(key: int, pid: I32, tid: I32) -> npt.NDArray[np.bool_]:
-    """Return a mask of the samples of one thread, or of one process if the key is a negative pid."""
+    """Return a mask of the samples of one thread (key > 0, a tid) or of one process (key < 0, minus its pid)."""
     found: npt.NDArray[np.bool_] = tid == key if key > 0 else pid == -key
     return found
 
 
 NeedsStops = Callable[[int], str | None]
-"""Function that returns why a process (pid) needs stops for its samples, "" if it needs none, None if that is not known
-yet.
+"""The type of a function that returns why a process (pid) needs stops for its samples. It returns "" if the
+process needs none, None if that is not known yet.
 """
 
 _SOON_NS, _LATE_NS = 10_000_000, 1_000_000_000
 _YOUNG_NS, _SETTLED_NS = 50_000_000, 3_000_000_000
-"""Limits in nanoseconds for repeating the check whether a young process needs stops. The way in which an interpreter
-starts may make stops unnecessary.
+"""Limits in nanoseconds of the growing interval between checks of a process that needs stops. Checks begin
+with _YOUNG_NS and end above _SETTLED_NS. They are repeated because the way in which an interpreter starts may
+make stops unnecessary.
 """
 _BUDGET, _MAX_NS = 10, 5_000_000
-"""Limits of the checks whether processes need stops: after checks that cost t there are none for 10 t; and the maximum
-cost of checks in one call.
+"""Limits of the checks whether processes need stops. After checks that took time t there are none for _BUDGET
+times t. The checks in one call take at most _MAX_NS nanoseconds.
 """
 _MOST = 1 << 16
 _NEVER_NS = 2**62
@@ -312,7 +316,9 @@ _NEVER_NS = 2**62
 
 @dataclass(slots=True)
 class _Pending:
-    """The time of the next check whether a process needs stops, and the distance to the check after it."""
+    """The monotonic time of the next check whether a process needs stops, and the interval to the check after
+    it, in nanoseconds.
+    """
 
     due_ns: int
     wait_ns: int
@@ -320,13 +326,13 @@ class _Pending:
 
 @dataclass
 class ByImage:
-    """The check which processes need stops for their samples because of the program that they run, such as an
-    interpreter.
+    """The repeated check which processes need stops for their samples because of the program that they run,
+    such as an interpreter.
 
     Attributes:
         needs_stops: Function that checks one process.
-        reasons: Reason by pid, of the processes that need stops now.
-        why: Processes by reason, for all reasons so far.
+        reasons: Reason by pid, for the processes that need stops now.
+        why: Pids by reason, for all processes that needed stops since the recording began.
     """
 
     needs_stops: NeedsStops
@@ -338,7 +344,7 @@ class ByImage:
     _not_before: int = 0
 
     def changed(self, pids: Iterable[int]) -> None:
-        """Schedule a check whether processes that appeared or run new code need stops."""
+        """Schedule a check of processes that appeared or that run new code."""
         now = self.clock()
         for pid in pids:
             if len(self._pending) < _MOST:
@@ -350,7 +356,8 @@ class ByImage:
         return max(due - self.clock(), 0)
 
     def check_due(self, all_of_them: bool = False, is_over: Callable[[], bool] = lambda: False) -> list[int]:
-        """Check the processes whose check is due, and return those for which it is decided now whether they need stops.
+        """Check the processes whose check is due. Return the pids of those for which it was now decided
+        whether they need stops.
 
         Args:
             all_of_them: True to ignore the limit for the time that checks take.
