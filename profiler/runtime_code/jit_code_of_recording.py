@@ -1,39 +1,31 @@
-"""Run-time generated code of all processes of a recording: unwind rules and names.
+"""Numbers and descriptions of the JIT code in the frames of a recording.
 
-A process is examined only after a sample lies in executable memory that no file describes. From then on it is examined
-before each batch. The description of a frame is chosen when its sample is walked, because the address may later belong
-to other code.
+The description of a frame is chosen when its sample is walked, because the address may later belong to other code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.address_space import AddressSpace, Module
-from pyprof.model.arch import Arch
 from pyprof.model.integer_array_operations import distinct
 from pyprof.model.jit_code_map import CodeName, Span
-from pyprof.model.profile import ThreadInfo, rename_threads
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.stacks import FrameKey
 from pyprof.model.unwind_result import Walk, lookup_pc, lookup_pcs
-from pyprof.objfile.base import ObjectFile
-from pyprof.objfile.mapped_object_files import Image, ImageStore
+from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.problem_counters import Diagnostics
-from pyprof.runtime_code.base import ManagedRuntime, Ranges, Rows, RuleAt, module_path
-from pyprof.runtime_code.perf_map_and_jitdump import FILE as JITDUMP
+from pyprof.runtime_code.base import ManagedRuntime, Ranges, module_path
 from pyprof.runtime_code.process_code import ProcessCode, Spans
+from pyprof.runtime_code.runtime_processes import RuntimeProcesses
 from pyprof.symbolize.symbolizer import Described
-from pyprof.unwind.formats.gdb_jit import DESCRIPTOR
-from pyprof.unwind.formats.libunwind_registrations import LIST, find_list
 from pyprof.unwind.rule_cache import MetPcs
 
 I32 = npt.NDArray[np.int32]
@@ -47,10 +39,6 @@ exact times.
 """
 _FRAMES = 64
 """Maximum number of frames that are named without a pause for other work."""
-
-
-def _do_nothing() -> None:
-    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +67,15 @@ class _BoundFrames:
 
 
 class RuntimeCode:
-    """Descriptions of JIT code in all processes of a recording.
+    """The JIT code of a recording: a number for each function that a frame runs, and what the number means.
 
-    Implements unwind.module_unwind_sources.RuntimeRules, pipeline.batch_to_stacks.CodeBinder and
-    symbolize.symbolizer.DescribedCode.
+    Implements pipeline.batch_to_stacks.CodeBinder and symbolize.symbolizer.DescribedCode.
     """
 
     def __init__(self, images: ImageStore, options: UnwindOptions, diagnostics: Diagnostics) -> None:
+        self.processes = RuntimeProcesses(images, options, diagnostics)
         self._images = images
-        self._options = options
-        self._diagnostics = diagnostics
-        self._processes: dict[object, ProcessCode] = {}
-        self._may_run_in: dict[int, bool] = {}
         self._candidates: dict[int, tuple[Ranges, U64, U64]] = {}
-        self._symbols: WeakKeyDictionary[ObjectFile, list[tuple[bytes, int, bool]]] = WeakKeyDictionary()
         self._codes: dict[int, _Code] = {}
         self._next = 1
         self._numbers: dict[tuple[Spans, int], int] = {}
@@ -100,103 +83,12 @@ class RuntimeCode:
         self._described: dict[int, Described] = {}
         self._late: set[object] = set()
         self._new_functions = 0
-        self.between_lookups: Callable[[], None] = _do_nothing
-        """Called between two lookups in a process with a managed runtime while a batch is unwound, which may take
-        seconds.
-        """
-
-    # The methods that the unwinder calls.
-
-    def refresh(self, space: AddressSpace) -> None:
-        process = self._processes.get(space.process)
-        if process is not None:
-            process.update(space)
-
-    def changes(self, space: AddressSpace) -> Sequence[int]:
-        process = self._processes.get(space.process)
-        return process.changes if process is not None else ()
-
-    def version(self, space: AddressSpace) -> int:
-        process = self._processes.get(space.process)
-        return process.version if process is not None else 0
-
-    def is_reserved(self, space: AddressSpace, avma: int) -> bool:
-        process = self._processes.get(space.process)
-        return process is not None and process.is_reserved(avma)
-
-    def is_in_file(self, space: AddressSpace, avma: int) -> bool:
-        process = self._processes.get(space.process)
-        if process is None and self._may_run(space):
-            process = self.process(space)
-        runtimes = process.runtimes if process is not None else ()
-        if runtimes:
-            self.between_lookups()
-        return any(low <= avma < high for runtime in runtimes for low, high in runtime.code_ranges)
-
-    def rows(self, space: AddressSpace, pc: int, exact: bool, time_ns: int, rule_at: RuleAt) -> Rows | None:
-        process = self.process(space)
-        return process.rows(pc, exact, time_ns, rule_at) if process is not None else None
-
-    def process(self, space: AddressSpace) -> ProcessCode | None:
-        """Return the descriptions of JIT code of a process, or None if its architecture is unknown.
-
-        The first call reads them.
-        """
-        process = self._processes.get(space.process)
-        if process is None:
-            arch = self._arch(space)
-            if arch is None:
-                return None
-            process = ProcessCode(space, arch, self._options, self._diagnostics, self._find_symbols)
-            self._processes[space.process] = process
-            process.update(space)
-        return process
-
-    def _arch(self, space: AddressSpace) -> Arch | None:
-        """Return the architecture of the first mapped file of a process, or None."""
-        for module in space.modules:
-            image = self._images.known_image(space, module.start) if module.has_file else None
-            if image is not None:
-                return image.file.arch
-        return None
-
-    def _find_symbols(self, space: AddressSpace, arch: Arch) -> list[tuple[bytes, int]]:
-        """Return (name, address in the process) of the lists of registered JIT code in the modules of a process."""
-        found: list[tuple[bytes, int]] = []
-        for module in space.modules:
-            is_file = module.has_file and not JITDUMP.search(module.path)
-            image = self._images.known_image(space, module.start) if is_file else None
-            if image is not None:
-                symbols = self._symbols.get(image.file)
-                if symbols is None:
-                    symbols = self._symbols[image.file] = self._symbols_of(image, arch)
-                for name, svma, indirect in symbols:
-                    avma = svma + image.bias & arch.mask
-                    found.append((name, self._word(space, arch, avma) if indirect else avma))
-        return found
-
-    def _symbols_of(self, image: Image, arch: Arch) -> list[tuple[bytes, int, bool]]:
-        """Return (name, file address, whether the word there holds the list's address in the process) of each list of
-        registered JIT code in a file.
-        """
-        file = image.file
-        from pyprof.runtime_code.process_code import SYMBOL_PREFIXES
-
-        symbols = file.named_symbols((DESCRIPTOR,)) | file.prefixed_symbols(SYMBOL_PREFIXES)
-        found = [(name, svma, False) for name, svma in symbols.items()]
-        listed = find_list(file, arch, None if ".symtab" in file.sections else image.debug)
-        return found + ([(LIST, *listed)] if listed is not None else [])
-
-    def _word(self, space: AddressSpace, arch: Arch, avma: int) -> int:
-        """Read an address-sized word from a process's memory, 0 if it is not readable."""
-        data = space.read(avma, arch.word)
-        return int.from_bytes(data, "little" if arch.byteorder == "little" else "big") if len(data) == arch.word else 0
 
     def forget(self, space: AddressSpace) -> None:
         """Drop an address space to which no later sample belongs, with its descriptions of JIT code."""
         self._candidates.pop(space.id, None)
         self._bound.pop(space.id, None)
-        self._may_run_in.pop(space.id, None)
+        self.processes.forget(space)
 
     def drop_unused(self, numbers: Set[int], since_ns: int) -> None:
         """Drop descriptions of JIT code and processes that are no longer needed.
@@ -210,16 +102,7 @@ class RuntimeCode:
         self._described = {number: known for number, known in self._described.items() if number in numbers}
         self._numbers = {key: number for key, number in self._numbers.items() if number in numbers}
         self._bound.clear()
-        self._finish()
-        kept = {key: p for key, p in self._processes.items() if p.ended_ns is None or p.ended_ns >= since_ns}
-        self._processes = kept
-        for process in kept.values():
-            process.forget(since_ns)
-
-    def _finish(self) -> None:
-        for process in self._processes.values():
-            if process.ended and process.ended_ns is None:
-                process.finish()
+        self.processes.drop_unused(since_ns)
 
     # The methods that the recorder calls.
 
@@ -229,8 +112,8 @@ class RuntimeCode:
         lane: I64 | None = None
         for space_id in distinct(batch.space).tolist():
             space = batch.spaces[space_id]
-            if space.process not in self._processes and self._may_run(space):
-                self.process(space)
+            if self.processes.known(space) is None and self.processes.may_run(space):
+                self.processes.process(space)
             starts, ends = self._candidate_ranges(space)
             if not len(starts):
                 continue
@@ -239,13 +122,13 @@ class RuntimeCode:
             lookup = lookup_pcs(walk.pc, walk.exact)
             at = np.searchsorted(starts, lookup, side="right") - 1
             inside = np.flatnonzero((at >= 0) & (lookup < ends[at]) & (batch.space[lane] == space_id))
-            process = self.process(space) if len(inside) else None
+            process = self.processes.process(space) if len(inside) else None
             if process is None:
                 continue
             process.note_threads(distinct(batch.tid[batch.space == space_id]).tolist())
             if code is None:
                 code = np.zeros(len(walk.pc), np.int32)
-            for part, time_ns in self._parts(process, batch.time_ns[lane[inside]]):
+            for part, time_ns in _parts(process, batch.time_ns[lane[inside]]):
                 search = partial(self._search_numbers, process, space, time_ns)
                 bound = self._bound_frames(process, space, time_ns)
                 code[inside[part]] = bound.by_pc.find_ids(lookup[inside[part]], search)
@@ -255,7 +138,7 @@ class RuntimeCode:
                     continue
                 known = bound.by_span
                 for some in np.array_split(frames, range(_FRAMES, len(frames), _FRAMES)):
-                    self.between_lookups()
+                    self.processes.between_lookups()
                     found = runtime.bind_frames(batch, walk, lane[some], some)
                     for frame, span in zip(some.tolist(), found, strict=True):
                         if span is None:
@@ -264,65 +147,24 @@ class RuntimeCode:
                             spans = process.spans_with(runtime, span)
                             known[span] = self._number_spans(process, space, int(lookup[frame]), spans)
                         code[frame] = known[span]
-        self._finish()
+        self.processes.finish()
         return code
-
-    def read_ahead(self, batch: SampleBatch) -> None:
-        """Read the code of managed runtimes on the stacks of a batch that waits to be unwound."""
-        for space_id in distinct(batch.space).tolist():
-            space = batch.spaces.get(space_id)
-            if space is None:  # a wait may have no address space
-                continue
-            process = self._processes.get(space.process)
-            for runtime in process.runtimes if process is not None and process.ended_ns is None else ():
-                runtime.read_ahead(space, batch)
-
-    @property
-    def watched(self) -> bool:
-        return any(process.watched for process in self._processes.values())
-
-    def update_code(self) -> None:
-        for process in self._processes.values():
-            if process.watched:
-                process.update_code()
-
-    def _parts(self, process: ProcessCode, times: I64) -> Iterator[tuple[I64, int]]:
-        """Divide samples into parts during which no description of JIT code changes. Yield (indices of the part's
-        samples, time of one of them).
-        """
-        part = np.searchsorted(np.array(process.changes, np.int64), times, side="right")
-        for which in distinct(part).tolist():
-            members = np.flatnonzero(part == which)
-            yield members, int(times[members].max())
-
-    def find_candidates(self, space: AddressSpace) -> list[Module]:
-        """Return the modules of an address space that may be code without a file, ascending."""
-        return [m for m in space.modules if m.path not in KERNELS and (not m.has_file or m.deleted)]
 
     def _candidate_ranges(self, space: AddressSpace) -> tuple[U64, U64]:
         """Return arrays (start, end) of an address space's modules that may be code without a file."""
-        process = self._processes.get(space.process)
+        process = self.processes.known(space)
         runtimes = process.runtimes if process is not None else ()
         reserved = [runtime.reserved for runtime in runtimes if runtime.reserved[0] < runtime.reserved[1]]
         further = (*reserved, *(part for runtime in runtimes for part in runtime.code_ranges))
         known = self._candidates.get(space.id)
         if known is None or known[0] != further:
-            candidates = ((m.start, m.end) for m in self.find_candidates(space))
+            candidates = ((m.start, m.end) for m in find_candidates(space))
             found = [part for part in candidates if not any(low <= part[0] < high for low, high in reserved)]
             found = sorted((*found, *further))
             ends = [min(end, (1 << 64) - 1) for _, end in found]  # a mapping may end at 2**64
             columns = (np.array([start for start, _ in found], np.uint64), np.array(ends, np.uint64))
             known = self._candidates[space.id] = further, *columns
         return known[1:]
-
-    def _may_run(self, space: AddressSpace) -> bool:
-        """Return True if a file of an address space may contain a runtime whose functions run by code in that file."""
-        found = self._may_run_in.get(space.id)
-        if found is None:
-            from pyprof.runtime_code.process_code import may_run
-
-            found = self._may_run_in[space.id] = any(may_run(module.name) for module in space.modules)
-        return found
 
     def _bound_frames(self, process: ProcessCode, space: AddressSpace, time_ns: int) -> _BoundFrames:
         """Return the cache of JIT code numbers for an address space at a time. The cache is emptied first if a
@@ -361,20 +203,6 @@ class RuntimeCode:
         found, self._new_functions = self._new_functions, 0
         return found
 
-    def name_threads(self, threads: tuple[ThreadInfo, ...]) -> tuple[ThreadInfo, ...]:
-        """Return the threads with the names that managed runtimes have for them."""
-        processes = sorted(self._processes.values(), key=lambda process: process.ended_ns is None)
-        names = {(process.pid, tid): name for process in processes for tid, name in process.thread_names().items()}
-        return rename_threads(threads, names) if names else threads
-
-    @property
-    def own_modules(self) -> frozenset[str]:
-        """File names of the modules that are part of the managed runtimes in the recording's processes."""
-        processes = self._processes.values()
-        return frozenset(
-            name for each in processes for runtime in each.runtimes if runtime.is_open for name in runtime.own_modules
-        )
-
     def runs_function(self, key: FrameKey) -> bool:
         """Return True if a frame runs a function of the program that a managed runtime describes."""
         return self._find_runtime(key) is not None and not self.is_entry(key)
@@ -394,13 +222,20 @@ class RuntimeCode:
         runtimes = (runtime for runtime in code.process.runtimes if id(runtime) in spans)
         return next(((runtime, spans[id(runtime)]) for runtime in runtimes), None)
 
+    @property
+    def watched(self) -> bool:
+        return self.processes.watched
+
+    def update_code(self) -> None:
+        self.processes.update_code()
+
     # The methods that the symbolizer calls.
 
     def description(self, number: int) -> Described:
         found = self._described.get(number)
         if found is None:
             code = self._codes[number]
-            found = self._describe(code.process, code.spans, code.space, code.pc)
+            found = _describe(code.process, code.spans, code.space, code.pc)
             if not code.process.is_read(code.spans):  # a managed runtime may learn a name later
                 self._described[number] = found
         return found
@@ -412,30 +247,46 @@ class RuntimeCode:
         return self._described.get(number)
 
     def late_description(self, space: AddressSpace, pc: int) -> Described | None:
-        process = self._processes.get(space.process)
+        process = self.processes.known(space)
         if process is None:
             return None
         if space.process not in self._late:
             self._late.add(space.process)
             process.update(space, files_only=True)
         spans = process.first_spans(pc)
-        return self._describe(process, spans, space, pc) if any(spans) else None
+        return _describe(process, spans, space, pc) if any(spans) else None
 
     def end_lookup_round(self) -> None:
         """Note that a round of name lookups has ended. The next round reads later descriptions of JIT code again."""
         self._late.clear()
 
-    def _describe(self, process: ProcessCode, spans: Spans, space: AddressSpace, pc: int) -> Described:
-        known = {source.label: (source, span) for source, span in zip(process.sources, spans, strict=True) if span}
-        label = next(iter(known))
-        mapping = space.mapping_at(pc)
-        start, end = (mapping.start, mapping.end) if mapping else (pc, pc + 1)
-        module = Module(start, end, module_path(label), "00:00", 0, False, (mapping,) if mapping else ())
-        image = name = None
-        for source, span in (known[at] for at in NAME_ORDER if at in known):
-            image = image or source.image(span, space)
-            name = name if name and name.name else source.name(span)
-        return Described(image.module if image else module, image, name or CodeName("", 0))
+
+def find_candidates(space: AddressSpace) -> list[Module]:
+    """Return the modules of an address space that may be code without a file, ascending."""
+    return [m for m in space.modules if m.path not in KERNELS and (not m.has_file or m.deleted)]
+
+
+def _parts(process: ProcessCode, times: I64) -> Iterator[tuple[I64, int]]:
+    """Divide samples into parts during which no description of JIT code changes. Yield (indices of the part's
+    samples, time of one of them).
+    """
+    part = np.searchsorted(np.array(process.changes, np.int64), times, side="right")
+    for which in distinct(part).tolist():
+        members = np.flatnonzero(part == which)
+        yield members, int(times[members].max())
+
+
+def _describe(process: ProcessCode, spans: Spans, space: AddressSpace, pc: int) -> Described:
+    known = {source.label: (source, span) for source, span in zip(process.sources, spans, strict=True) if span}
+    label = next(iter(known))
+    mapping = space.mapping_at(pc)
+    start, end = (mapping.start, mapping.end) if mapping else (pc, pc + 1)
+    module = Module(start, end, module_path(label), "00:00", 0, False, (mapping,) if mapping else ())
+    image = name = None
+    for source, span in (known[at] for at in NAME_ORDER if at in known):
+        image = image or source.image(span, space)
+        name = name if name and name.name else source.name(span)
+    return Described(image.module if image else module, image, name or CodeName("", 0))
 
 
 def _within(pcs: U64, ranges: Ranges) -> npt.NDArray[np.bool_]:

@@ -103,7 +103,7 @@ class Session:
         self.files = files or InputFiles(unwind, diagnostics)
         self.images, self.runtimes = self.files.images, self.files.runtimes
         self.code = RuntimeCode(self.images, unwind, diagnostics)
-        self.unwinder = Unwinder(self.images, unwind, diagnostics, self.files.readers, self.code)
+        self.unwinder = Unwinder(self.images, unwind, diagnostics, self.files.readers, self.code.processes)
         self.files.starts.walked = self.unwinder
         merger = ChainMerger(self.unwinder, diagnostics, self.runtimes.settled)
         self.recorder = Recorder(collector, Interning(self.unwinder, self.code, merger), diagnostics, clock)
@@ -184,7 +184,7 @@ class Session:
 
     def _own_modules(self) -> Callable[[Module], bool]:
         """Return a predicate that is true for modules of an interpreter or of a managed runtime."""
-        is_interpreters, names = self.runtimes.own_modules(), self.code.own_modules
+        is_interpreters, names = self.runtimes.own_modules(), self.code.processes.own_modules
         return lambda module: module.name in names or is_interpreters(module)
 
     def profile(
@@ -238,4 +238,4 @@ class Session:
             settled=settled,
         )
         self.runtimes.read_names()
-        return replace(profile, threads=self.code.name_threads(self.runtimes.named(profile.threads)))
+        return replace(profile, threads=self.code.processes.name_threads(self.runtimes.named(profile.threads)))

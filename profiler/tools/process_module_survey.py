@@ -18,8 +18,9 @@ from pyprof.objfile.mapped_object_files import Image, ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.problem_counters import Diagnostics, Problem
 from pyprof.runtime_code.base import JIT, CodeSource, module_path
-from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
+from pyprof.runtime_code.jit_code_of_recording import find_candidates
 from pyprof.runtime_code.perf_map_and_jitdump import FILE as JITDUMP
+from pyprof.runtime_code.runtime_processes import RuntimeProcesses
 from pyprof.unwind.formats.cfi_sections import open_eh_frame
 
 MAX_NAMED = 8
@@ -61,11 +62,10 @@ class RunTimeSurvey:
 
 def survey_code(space: AddressSpace, diagnostics: Diagnostics) -> RunTimeSurvey:
     images = ImageStore(diagnostics)
-    code = RuntimeCode(images, UnwindOptions(), diagnostics)
     unfiled = sum(
-        module.end - module.start for module in code.find_candidates(space) if not images.image(space, module.start)
+        module.end - module.start for module in find_candidates(space) if not images.image(space, module.start)
     )
-    process = code.process(space)
+    process = RuntimeProcesses(images, UnwindOptions(), diagnostics).process(space)
     if process is not None:
         for runtime in process.runtimes:
             runtime.load_all()

@@ -18,7 +18,7 @@ from pyprof.errors import PyprofError
 from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.mapped_object_files import ImageStore
-from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
+from pyprof.runtime_code.runtime_processes import RuntimeProcesses
 from pyprof.session.worker import worker_process
 from tests import warm
 from tests.cli.test_inspect_unwind_tables import SOURCE
@@ -80,7 +80,7 @@ def test_process_that_prints_parses_nothing(
     monkeypatch.setattr(ElfFile, "__init__", lambda *_: pytest.fail("it parses an object file"))
     monkeypatch.setattr(SymbolFile, "__init__", lambda *_: pytest.fail("it parses a symbol file"))
     monkeypatch.setattr(ImageStore, "image", lambda *_: pytest.fail("it asks what a module's file has"))
-    monkeypatch.setattr(RuntimeCode, "process", lambda *_: pytest.fail("it reads code made at run time"))
+    monkeypatch.setattr(RuntimeProcesses, "process", lambda *_: pytest.fail("it reads code made at run time"))
     code = main.run(command)
     said = capfdbinary.readouterr().out.decode()
     size = re.compile(r"\d+ MB")  # memory of a process that may still be starting

@@ -30,7 +30,7 @@ def perf_map() -> Iterator[tuple[RuntimeCode, AddressSpace, Path]]:
     with program() as (space, path):
         generated = Mapping(PC, PC + 0x1000, "r-xp", 0, "0:0", 0, "")
         space = replace(space, mappings=tuple(sorted((*space.mappings, generated), key=lambda one: one.start)))
-        assert code.process(space) is not None
+        assert code.processes.process(space) is not None
         yield code, space, path
 
 
@@ -56,7 +56,7 @@ def test_code_that_is_described_after_a_sample_has_its_name(perf_map: tuple[Runt
     assert bind(code, space, time.monotonic_ns(), pc=later) == [""]
     with path.open("a") as more:
         more.write(f"{later:x} {SIZE:x} later\n")
-    code.refresh(space)
+    code.processes.refresh(space)
     assert bind(code, space, time.monotonic_ns(), pc=later) == ["later"]
 
 
@@ -64,10 +64,10 @@ def test_each_sample_has_the_code_of_its_time(perf_map: tuple[RuntimeCode, Addre
     code, space, path = perf_map
     before = time.monotonic_ns()
     assert bind(code, space, before) == ["early"]
-    code.refresh(space)
+    code.processes.refresh(space)
     with path.open("a") as more:
         more.write(f"{PC:x} {SIZE:x} other\n")
-    code.refresh(space)
+    code.processes.refresh(space)
     after = time.monotonic_ns()
     assert bind(code, space, before, after) == ["early", "other"]
     assert bind(code, space, after) == ["other"]

@@ -62,7 +62,7 @@ def name_at(code: RuntimeCode, space: AddressSpace, pc: int) -> str | None:
 def test_files_of_an_ended_process_are_read_closed_and_forgotten() -> None:
     code, _ = runtime_code()
     with program() as (space, path):
-        assert code.process(space) is not None
+        assert code.processes.process(space) is not None
         begun = time.monotonic_ns()
         code.drop_unused(set(), begun)
         assert times_open(path) == 1
@@ -80,23 +80,23 @@ def test_files_of_an_ended_process_are_read_closed_and_forgotten() -> None:
 def test_process_whose_pid_or_program_is_another_one_now_is_looked_at_anew() -> None:
     code, _ = runtime_code()
     with program() as (space, path):
-        first = code.process(space)
+        first = code.processes.process(space)
         assert space.image
         space.image.alive = False
         code.drop_unused(set(), 0)
         path.write_text(f"{PC:x} 10 other\n")
         second = replace(space, id=2, image=ProgramImage())
-        assert code.process(second) not in (first, None)
+        assert code.processes.process(second) not in (first, None)
         assert (name_at(code, space, PC), name_at(code, second, PC)) == ("early", "other")
         third = replace(second, id=3, generation=1)
-        assert code.process(third) is code.process(second)
+        assert code.processes.process(third) is code.processes.process(second)
 
 
 def test_object_files_of_processes_that_have_ended_are_not_kept() -> None:
     code, images = runtime_code()
     with program() as (space, _):
-        code.process(space)
-        assert len(code._symbols) > 1
+        code.processes.process(space)
+        assert len(code.processes._symbols) > 1
         images.forget(space)
     gc.collect()
-    assert len(code._symbols) == 0
+    assert len(code.processes._symbols) == 0

@@ -16,7 +16,7 @@ from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.problem_counters import Diagnostics
 from pyprof.runtime_code.base import CodeScan
-from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
+from pyprof.runtime_code.runtime_processes import RuntimeProcesses
 from pyprof.runtime_code.v8.generated_code_reader import UNREAD, find_calls
 from pyprof.runtime_code.v8.javascript_code_source import MIN_REST_NS, V8Code
 from tests.jit.js_engine import BASE, BASELINE, CODE, MadeHeap
@@ -90,7 +90,7 @@ def test_function_that_the_collector_has_overwritten_is_found_in_its_script() ->
 def test_wait_without_an_address_space_has_no_code_to_read_ahead() -> None:
     batch = EndingProcess().batch(OPTIMIZED_PC)
     batch.space[:] = max(batch.spaces) + 1
-    RuntimeCode(cast(ImageStore, None), UnwindOptions(), Diagnostics()).read_ahead(batch)
+    RuntimeProcesses(cast(ImageStore, None), UnwindOptions(), Diagnostics()).read_ahead(batch)
 
 
 @pytest.mark.parametrize(("pc", "name"), [(OPTIMIZED_PC, ""), (BASELINE_PC, "")])

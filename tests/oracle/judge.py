@@ -13,7 +13,7 @@ from pyprof.model.unwind_result import StackEnd, Trust, Walk
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.options import UnwindOptions
 from pyprof.problem_counters import Diagnostics
-from pyprof.runtime_code.jit_code_of_recording import RuntimeCode
+from pyprof.runtime_code.runtime_processes import RuntimeProcesses
 from pyprof.unwind.unwinder import Unwinder
 from tests.oracle.states import Key, State, batch_of
 
@@ -50,7 +50,7 @@ class Judge:
     def __init__(self, options: UnwindOptions) -> None:
         self.diagnostics = Diagnostics()
         self.images = ImageStore(self.diagnostics)
-        code = RuntimeCode(self.images, options, self.diagnostics)
+        code = RuntimeProcesses(self.images, options, self.diagnostics)
         self.unwinder = Unwinder(self.images, options, self.diagnostics, runtime=code)
         self.modules: dict[Key, str] = {}
         self.wrong: dict[tuple[Place, str], Mismatch] = {}

@@ -85,7 +85,9 @@ def test_code_of_waiting_batches_is_read_before_an_earlier_one_is_unwound(
     done: list[object] = []
 
     class Reading(Observed):
-        session = SimpleNamespace(code=SimpleNamespace(read_ahead=lambda batch: done.append(("read", batch))))
+        session = SimpleNamespace(
+            code=SimpleNamespace(processes=SimpleNamespace(read_ahead=lambda batch: done.append(("read", batch))))
+        )
 
         def unwind_batch(self, message: Batch) -> BatchTaken:
             done.append(("unwound", message.batch))

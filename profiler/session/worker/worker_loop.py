@@ -303,7 +303,7 @@ class Service:
 
     def _begin(self, begin: Begin) -> None:
         self._of = _Observed(begin, lambda: self._keeper.is_refused)
-        self._of.session.code.between_lookups = self._read_code_in_time
+        self._of.session.code.processes.between_lookups = self._read_code_in_time
         self._deadline.unwound_s *= begin.times
         if begin.yields:
             map_large_blocks(_MAPPED_BYTES)
@@ -353,7 +353,7 @@ class Service:
             while not self._deadline.late and (received := self._channel.receive(0)) is not None:
                 self._waiting.append(message := self._unpacker.unpack(received))
                 if isinstance(message, Batch) and not observed.failed:
-                    observed.session.code.read_ahead(message.batch)
+                    observed.session.code.processes.read_ahead(message.batch)
         self._read_again_s = time.monotonic() + _READ_AHEAD_S
 
     def _answer(self, ask: ProfileRequest) -> None:
