@@ -19,7 +19,9 @@ from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.arch import Arch
 
 MAX_OPERATIONS = 10_000
-"""Maximum number of operations in one evaluation of a DWARF expression. Compilers and assemblers emit fewer than 50."""
+"""Maximum number of operations that one evaluation of a DWARF expression executes. Compilers and assemblers emit fewer
+than 50.
+"""
 MAX_STACK = 256
 PER_STACK = 1 << 16
 PER_FRAME = 64
@@ -35,7 +37,7 @@ Read = Callable[[int, int], int | None]
 
 
 DEREF, CONSTS, PLUS, SHL, LIT0, BREG0, BREGX = 0x06, 0x11, 0x22, 0x24, 0x30, 0x70, 0x92
-"""DWARF opcodes DW_OP_* that are written."""
+"""DWARF opcodes (DW_OP_*) of the operations that the encode_* functions write."""
 
 
 class ExprProblem(IntEnum):
@@ -61,8 +63,8 @@ class Budget:
     table.
 
     Attributes:
-        stack: Operations left for the current call stack.
-        saved: Operations left for this second of recording, with those carried over from earlier seconds.
+        stack: Number of operations left for the current call stack.
+        saved: Number of operations left for this second of the recording, with those carried over from earlier seconds.
         refused: Number of evaluations that exceeded the budget.
         at: Lookup pc of a frame whose rule exceeded the budget, 0 if there is none.
     """
@@ -93,12 +95,12 @@ class Machine:
 
     Attributes:
         arch: The architecture.
-        regs: Register values by the architecture's columns, None where unknown.
+        regs: Register values in the order of the architecture's registers, None where unknown.
         read: Reads the memory of the sample.
         bias: Address in the process minus address in the file, for the module of the expression.
         cfa: Value of DW_OP_call_frame_cfa, None while the CFA itself is computed.
-        budget: Operations that are left.
-        mask: Mask of an address.
+        budget: The operations that DWARF expressions may still execute.
+        mask: Bit mask of the width of an address.
     """
 
     arch: Arch
@@ -166,8 +168,8 @@ class _Code:
 
 
 class _Run:
-    """One evaluation of a DWARF expression: the code, the machine and the operand stack. The operations are functions
-    of this object.
+    """One evaluation of a DWARF expression: the code, the machine and the operand stack. Each DWARF operation is a
+    function that takes this object.
     """
 
     def __init__(self, code: _Code, machine: Machine, stack: list[int]) -> None:
@@ -257,7 +259,7 @@ class _Run:
             self.code.jump(distance)
 
     def based(self, number: int) -> None:
-        """Push the sum of a register and the offset that follows the opcode (DW_OP_breg)."""
+        """Execute DW_OP_breg: push the sum of a register and the offset that follows the opcode."""
         offset = self.code.leb(signed=True)
         self.push(self.register(number) + offset)
 
@@ -267,7 +269,7 @@ class _Run:
         self.push(self.machine.cfa)
 
     def stack_value(self) -> None:
-        """Fail unless DW_OP_stack_value is the last operation. There it has no effect."""
+        """Execute DW_OP_stack_value: fail unless it is the last operation of the expression, where it has no effect."""
         if not self.code.ended:
             raise self.code.invalid_operation()
 
@@ -288,7 +290,9 @@ def _literal(value: int) -> _Operation:
 
 
 def _register(number: int) -> _Operation:
-    """Return the operation DW_OP_reg. CFI expressions may not use it, but libgcc takes the register's value."""
+    """Return the operation DW_OP_reg for a register. CFI expressions may not use it; it pushes the register's value, as
+    in libgcc.
+    """
     return lambda run: run.push(run.register(number))
 
 
@@ -387,7 +391,7 @@ _OPERATIONS: dict[int, _Operation] = {
     0x9C: _Run.cfa,  # call_frame_cfa
     0x9F: _Run.stack_value,
 }
-"""DWARF operations by opcode. CFI may not use any other opcode."""
+"""Functions that execute DWARF operations, by opcode. CFI may not use any other opcode."""
 
 
 def evaluate_expression(expr: bytes, machine: Machine, first: tuple[int, ...] = ()) -> int | ExpressionFailed:
@@ -396,7 +400,7 @@ def evaluate_expression(expr: bytes, machine: Machine, first: tuple[int, ...] = 
     Args:
         expr: Bytes of the expression.
         machine: Registers and memory of the frame.
-        first: Initial stack; the last value is on top.
+        first: Initial values on the stack; the last one is on top.
     """
     try:
         return _Run(_Code(expr, machine.arch), machine, [v & machine.arch.mask for v in first]).result()

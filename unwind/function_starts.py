@@ -1,6 +1,6 @@
 """Start addresses of functions, from unwind tables that have an entry for each function, and from analysed code.
 
-They name functions without a symbol.
+They serve to name functions that have no symbol.
 
 .ARM.exidx is not used, because its neighbours with equal rules share an entry. UnwindOptions.sources is not used
 either, because the name of a function does not depend on the rule that found its frame.
@@ -25,8 +25,8 @@ class Walked(Protocol):
     """The protocol of an object that knows the functions which unwinding has already decoded."""
 
     def known_start(self, image: Image, svma: int, names: Collection[str]) -> int | None:
-        """Return the start of the function that covers a file address if one of the named tables or the analysis of its
-        code has found its rows, else None.
+        """Return the start of the function that covers a file address, if its unwind rows are already decoded. Else
+        return None. The rows may come from the named tables or from the analysis of the function's code.
         """
         ...
 

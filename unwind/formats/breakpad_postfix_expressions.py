@@ -86,7 +86,9 @@ def is_name(token: str) -> bool:
 
 
 def is_variable(name: str) -> bool:
-    """Return True if a postfix program may assign to the name. Names without $ are constants."""
+    """Return True if a Breakpad postfix program may assign a value to the name: it begins with "$". Other names are
+    constants.
+    """
     return name.startswith("$")
 
 
@@ -119,8 +121,8 @@ def run_program(text: str, names: Mapping[str, int], read: Read, word: int) -> d
 
     Args:
         text: Text of the program.
-        names: Variables and constants that it may read.
-        read: Reads memory.
+        names: Values of the variables and constants that the program may read, by name.
+        read: Function that reads memory.
         word: Size of an address in bytes.
 
     Raises:
@@ -215,16 +217,18 @@ class _Evaluator:
 
 
 MAX_BYTES = 4096
-"""Maximum size in bytes of a DWARF expression that is made of a postfix expression. An assigned name is replaced by its
-whole expression.
+"""Maximum size in bytes of a DWARF expression that is compiled from a postfix expression. The compiler replaces each
+assigned name by its whole expression.
 """
 MAX_DEPTH = 64
 
 CFA, NUMBER = -1, -2
-"""Bases of _Sum that are not register columns: the CFA and the number 0."""
+"""Values of _Sum.base that stand for no register: for the CFA, and for the number 0."""
 
 Column = Callable[[str], int | None]
-"""Function that maps the name of a register to its column, or to None."""
+"""Function that maps the name of a register to its index in the architecture's registers, or to None if it has no such
+register.
+"""
 
 _DEREF, _SWAP = b"\x06", b"\x16"
 _BINARY = {"+": b"\x22", "-": b"\x1c", "*": b"\x1e", "%": b"\x1d"}
@@ -268,7 +272,7 @@ class RuleCompiler:
         """Compile the postfix expression of a register to its rule.
 
         Args:
-            expression: The expression.
+            expression: The postfix expression.
             itself: Column of the register, -1 for the return address.
 
         Raises:
@@ -290,7 +294,8 @@ class RuleCompiler:
                 return RegRule(RegKind.EXPR, expr=self._code(value))
 
     def compile_cfa(self, expression: str) -> tuple[int, int, bool, bytes]:
-        """Compile the postfix expression of the CFA and return (cfa_reg, cfa_off, cfa_deref, cfa_expr) of a Rule.
+        """Compile the postfix expression of the CFA and return the fields (cfa_reg, cfa_off, cfa_deref, cfa_expr) of a
+        Rule.
 
         Raises:
             PostfixFailed: The expression is invalid.
@@ -307,7 +312,9 @@ class RuleCompiler:
                 return -1, 0, False, self._code(value)
 
     def _run(self, expression: str, cfa_known: bool) -> _Value | None:
-        """Return the value of a postfix expression, or None for `.undef`."""
+        """Return the symbolic value of a postfix expression (a sum, a memory word or DWARF bytes), or None for
+        `.undef`.
+        """
         stack: list[_Value | str] = []
         names: dict[str, _Value] = {".cfa": _Sum(CFA, 0)} if cfa_known else {}
 

@@ -70,7 +70,9 @@ class StackCfi:
         self._known: dict[tuple[tuple[str, str], ...], Rule | None] = {}
 
     def function_at(self, svma: int) -> FunctionRows | None:
-        """Return the STACK CFI rows around a file address that have a rule, or None."""
+        """Return the consecutive unwind rows, by STACK CFI records, that cover a file address. None if no usable row
+        covers it.
+        """
         file = self.file
         found = file.cfi_at(svma - self._base) if file else None
         if found is None:
@@ -248,7 +250,9 @@ class CfiText:
             before = {**before, **changed}
 
     def rule_expressions(self, rule: Rule) -> Said | None:
-        """Return the STACK CFI expressions of a rule, or None if it cannot be written, which is counted."""
+        """Return the STACK CFI expressions of an unwind rule by register name. If the rule cannot be written, count it
+        and return None.
+        """
         arch = self._arch
         reason = _unsayable(rule, arch)
         if reason:
@@ -269,7 +273,9 @@ class CfiText:
         return self._prefix + self._arch.registers[column]
 
     def _unsaid(self, name: str) -> str:
-        """Return the STACK CFI expression for a register that the row before describes and the current row does not."""
+        """Return the STACK CFI expression that cancels the rule of a register: the row before describes the register,
+        the current row does not.
+        """
         column = self._arch.registers.index(name.removeprefix("$"))
         if column == self._arch.sp:
             return ".cfa"
@@ -299,7 +305,7 @@ def _words(said: Said) -> str:
 
 
 def _unsayable(rule: Rule, arch: Arch) -> str:
-    """Return the reason why an unwind rule cannot be expressed as STACK CFI, "" if it can."""
+    """Return the reason why an unwind rule cannot be expressed as STACK CFI, or "" if it can be."""
     if rule.ra.kind is RegKind.UNDEFINED:
         return "outermost frames"
     if rule.signal:

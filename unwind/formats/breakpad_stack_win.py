@@ -31,17 +31,19 @@ RESULTS = ("eip", "esp", "ebp", "ebx", "esi", "edi")
 """Registers that a STACK WIN program may assign for the caller."""
 PRESERVED = ("ebp", "ebx", "esi", "edi")
 SAVED = frozenset({"ebx", "esi", "edi"})
-"""Registers that certainly count as saved in a STACK WIN record's size. An ebp that the frame is built on does not."""
+"""Registers that STACK WIN counts in the size of the saved registers. ebp is counted only if the frame is not built on
+it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """The frame that a STACK WIN frame has called, as far as the unwinding of the STACK WIN frame needs it.
+    """The facts about a callee (the next inner frame) that the unwinding of its caller by STACK WIN needs.
 
     Attributes:
-        parameters: Size in bytes of its arguments on the stack, from its STACK WIN rather than its FUNC record; 0 in
-            the innermost frame.
-        innermost: There is no callee.
+        parameters: Size in bytes of the callee's arguments on the stack, from its STACK WIN record if there is one,
+            else from its FUNC record. 0 if there is no callee.
+        innermost: The frame to unwind is the innermost one and has no callee.
     """
 
     parameters: int = 0
@@ -52,7 +54,7 @@ INNERMOST = Callee(innermost=True)
 
 
 def find_win_caller(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
-    """Return the caller's registers by a STACK WIN record. An eip of 0 is the end of the stack.
+    """Return the caller's registers by the STACK WIN record of a frame. An eip of 0 is the end of the stack.
 
     Raises:
         PostfixFailed: The registers cannot be computed.
@@ -80,8 +82,8 @@ def frame_size(record: WinRecord, callee: Callee) -> int:
 def unwind_by_program(record: WinRecord, registers: Mapping[str, int], callee: Callee, read: Read) -> dict[str, int]:
     """Return the caller's registers by STACK WIN frame data: a program that assigns them.
 
-    A program with "@" aligns esp. Then the return address is found through ebp: the caller's ebp was pushed directly
-    after it.
+    A program with "@" aligns esp. Then the return address is found through ebp, because the function pushed the
+    caller's ebp directly after the call.
     """
     if "@" in record.program:
         search = _known(registers, "ebp") + WORD
@@ -183,8 +185,8 @@ class StackWinFallback:
     def caller(self, registers: Registers, memory: LaneMemory) -> Outcome:
         """Return the caller of a frame by the STACK WIN record of its pc.
 
-        The other fallback is used if there is no record, if it cannot be followed, or if it leads to no module. In the
-        last case its sizes were not those of this frame.
+        The other fallback is used if there is no record, or if the record cannot be executed. It is also used if the
+        record's return address is in no module, because the sizes of the record are then wrong for this frame.
         """
         arch = self._arch
         pc = lookup_pc(registers.values[arch.pc] or 0, registers.exact)

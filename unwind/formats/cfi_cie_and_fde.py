@@ -66,7 +66,7 @@ def to_signed64(value: int) -> int:
 def pointer_size(encoding: int, address_size: int) -> int:
     """Return the size in bytes of an .eh_frame pointer with this encoding.
 
-    It is 0 if the size varies (LEB128, aligned) or the encoding is unknown.
+    The result is 0 if the size varies (LEB128, aligned) or the encoding is unknown.
     """
     if encoding & APPLICATION == ALIGNED:
         return 0
@@ -409,8 +409,8 @@ class CfiEntries:
         return encoding, end
 
     def _span(self, encoding: int, address_size: int) -> struct.Struct | None:
-        """Return a struct format for (start, size) of an FDE if both have a fixed size and are absolute or
-        pc-relative.
+        """Return a format of the struct module for the fields (start, size) of an FDE. None unless both have a fixed
+        size and are absolute or pc-relative.
         """
         size = pointer_size(encoding, address_size)
         if encoding & ~FORMAT not in (0, PCREL) or size not in _SIZES:

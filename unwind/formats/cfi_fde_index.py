@@ -48,7 +48,8 @@ MAX_NESTED = 64
 class CfiIndex:
     """The FDEs of a CFI section, sorted by start.
 
-    Of equal starts the smallest is last, of equal ranges the first in the section.
+    Of FDEs with equal starts, the smallest comes last. Of FDEs with equal ranges, the one that is first in the section
+    comes last.
 
     Attributes:
         start: uint64 of shape (n,): start of each function in the file (svma).
@@ -86,7 +87,7 @@ def build_index(
 
     Args:
         entries: Reads the entries of the section.
-        stop_at_terminator: The section's end is uncertain, so that a zero length ends it.
+        stop_at_terminator: The section's end is uncertain, so that an entry with length zero ends it.
         live: (start, end) ranges of file addresses. The linker dropped a function that starts outside of them. ()
             stands for everywhere.
     """
@@ -139,13 +140,15 @@ def _offsets(section: CfiSection, stop_at_terminator: bool, oddities: Counter[st
 
 
 def _zeros(data: memoryview, at: int) -> int:
-    """Return the length in bytes of the zero words at an offset of a CFI section: at least one word, at most 4 KiB."""
+    """Return the length in bytes of a run of zero words at an offset of a CFI section, where one zero word is known to
+    be: at most 4 KiB.
+    """
     chunk = bytes(data[at : at + 4096])
     return max((len(chunk) - len(chunk.lstrip(b"\0"))) & ~3, 4)
 
 
 def _words(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size: int, dtype: str) -> npt.NDArray[np.uint64]:
-    """Return the words at arbitrary offsets of a section as uint64, sign-extended if dtype is signed."""
+    """Return the words at arbitrary offsets of a section as uint64. They are sign-extended if their dtype is signed."""
     words = np.zeros(len(at), dtype)
     raw = words.view(np.uint8).reshape(-1, size)
     for byte in range(size):
@@ -162,10 +165,10 @@ def _kinds(
         entries: Reads the CIEs.
         offsets: Offsets of the CIEs.
         counts: Number of FDEs of each CIE.
-        oddities: Receives the number of FDEs of unreadable CIEs.
+        oddities: A counter to which the number of FDEs of unreadable CIEs is added.
 
     Returns:
-        Indexes into offsets, by group.
+        The indexes into `offsets` of the CIEs of each group.
     """
     kinds: dict[tuple[int, int, int], list[int]] = {}
     broken = 0

@@ -1,9 +1,9 @@
 """The interpreter of call frame instructions, which turns an FDE into the rows of a function.
 
-A state is the content of one row: the CFA and a rule for each register. States are interned and record where each
-instruction led. So a function is decoded by following links, and only an instruction that is new in its state costs
-more. The states of one program key (Cie.program_key) form one machine.
-Sources: DWARF 5, 6.4.2; LSB Core; AADWARF64 for the return-address signing; libgcc and GNU as for the GNU codes.
+A state is the content of one row: the CFA and a rule for each register. States are interned, and each one caches which
+state follows after which instruction. So most functions are decoded by cache look-ups. CIEs with equal alignment
+factors, return register and initial instructions (Cie.program_key) share the states. Sources: DWARF 5, 6.4.2; LSB Core;
+AADWARF64 for the return-address signing; libgcc and GNU as for the GNU codes.
 
 Rules are interned: equal rules are one object. Functions often have equal instructions, which are decoded once.
 """
@@ -58,12 +58,12 @@ RA_SIGN_STATE = 34
 """DWARF number of AArch64's pseudo register that is 1 while the return address is signed."""
 
 Step = tuple[int, ...] | tuple[int, int, bytes]
-"""Call frame instruction with its operands, which leads from one state of the interpreter to another."""
+"""A call frame instruction as a tuple: its opcode and its operands."""
 
 
 Said = frozenset[tuple[int, RegRule]]
-"""The register rules of a CFI interpreter's state. States that differ only in their CFA share the set, so that it is
-hashed once.
+"""The register rules of a CFI interpreter's state as a set. States that differ only in their CFA share one set object,
+so that it is hashed once.
 """
 
 Registers = tuple[RegRule, tuple[tuple[int, RegRule], ...]]
@@ -81,7 +81,7 @@ class State:
         pac: The return address is signed.
         regs: Rule of each register, by column.
         said: The same rules as a set.
-        next: The state that each instruction leads to.
+        next: Cache of the state that follows after each instruction.
         rule: The rule of the row, made when it is first needed.
     """
 
@@ -111,7 +111,8 @@ class StateMachine:
         arch: The architecture.
         data_align: Data alignment factor of the CIE.
         ra: Column of the return address.
-        start: The state before a function's own instructions. CfiProgram runs the CIE's instructions and then sets it.
+        start: The state before a function's own instructions. CfiProgram sets it after it has run the CIE's
+            instructions.
     """
 
     def __init__(self, arch: Arch, data_align: int, ra: int, signal: bool, rules: dict[Rule, Rule]) -> None:
@@ -134,11 +135,12 @@ class StateMachine:
             state.next.clear()
 
     def step(self, state: State, key: Step | int) -> State:
-        """Return the state that a call frame instruction leads to.
+        """Execute a call frame instruction in a state and return the state after it.
 
         Args:
             state: The state before.
-            key: OFFSET | register | operand << 8, or RESTORE | register, or a Step.
+            key: The instruction: a number for DW_CFA_offset (OFFSET | register | operand << 8) and DW_CFA_restore
+                (RESTORE | register), a Step for any other.
 
         Raises:
             ValueError: The instruction is invalid in this state.
@@ -172,7 +174,9 @@ class StateMachine:
     def _state(
         self, reg: int, off: int, expr: bytes | None, pac: bool, regs: dict[int, RegRule], said: Said | None = None
     ) -> State:
-        """Return the interned state of the CFI interpreter with this content. `said` may be given to save time."""
+        """Return the interned state of the CFI interpreter with this content. `said` is the set of its register rules,
+        if the caller has it already.
+        """
         if said is None:
             said = frozenset(regs.items())
         key = (reg, off, expr, pac, said)
@@ -335,7 +339,7 @@ thousands.
 """
 
 Rows = tuple[tuple[int, ...], tuple[Rule, ...]]
-"""Rows of a function: offsets from its start, and the unwind rule from each offset on."""
+"""Unwind rows of a function: offsets in bytes from its start, and the rule from each offset on."""
 
 _REGISTER_ONLY = frozenset({DEF_CFA_REGISTER, DEF_CFA_OFFSET, RESTORE_EXTENDED, UNDEFINED_OP, SAME_VALUE})
 _REGISTER_AND_UNSIGNED = frozenset({DEF_CFA, OFFSET_EXTENDED, VAL_OFFSET, REGISTER, GNU_NEGATIVE_OFFSET_EXTENDED})
@@ -345,8 +349,8 @@ _BARE = frozenset({AARCH64_NEGATE_RA_STATE, AARCH64_NEGATE_RA_STATE_WITH_PC})
 
 
 class CfiProgram:
-    """A decoder of the call frame instructions of FDEs whose CIEs have the same program key. Equal instructions are
-    decoded once.
+    """A decoder of the call frame instructions of FDEs whose CIEs have the same initial state and factors
+    (Cie.program_key). Equal instructions are decoded once.
     """
 
     def __init__(self, entries: CfiEntries, cie: Cie, machine: StateMachine) -> None:
@@ -523,7 +527,7 @@ class _Run:
         return state, at
 
     def _slow(self, state: State, byte: int, code: bytes, i: int) -> tuple[State, int]:
-        """Execute one call frame instruction of a kind that is rare, or that occurs once or twice in a function."""
+        """Execute one call frame instruction whose opcode is rare or occurs only once or twice in a function."""
         key: Step
         if byte in _REGISTER_ONLY:
             register, i = read_uleb128(code, i)

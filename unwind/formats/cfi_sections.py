@@ -60,7 +60,7 @@ class CfiTable:
             section: The section.
             arch: The architecture.
             diagnostics: Counters of the recording.
-            stop_at_terminator: The section's end is uncertain, so that a terminator ends it.
+            stop_at_terminator: The section's end is uncertain, so that an entry with length zero ends it.
             live: (start, end) ranges of file addresses outside of which no function starts; () stands for everywhere.
         """
         self.entries = CfiEntries(section)
@@ -79,7 +79,7 @@ class CfiTable:
         return self._index
 
     def find(self, svma: int) -> Fde | None:
-        """Return the FDE that covers a file address by the index, or None."""
+        """Return the FDE that covers a file address, or None. It is found by the index of the section."""
         offset = self.index.offset_at(svma)
         return None if offset is None else self.entries.fde(offset)
 
@@ -137,7 +137,7 @@ class EhFrame:
             header: Bytes and file address (svma) of .eh_frame_hdr, or None.
             arch: The architecture.
             diagnostics: Counters of the recording.
-            stop_at_terminator: The section's end is uncertain, so that a terminator ends it.
+            stop_at_terminator: The section's end is uncertain, so that an entry with length zero ends it.
         """
         self._table = CfiTable(section, arch, diagnostics, stop_at_terminator=stop_at_terminator)
         self._diagnostics = diagnostics
@@ -149,8 +149,8 @@ class EhFrame:
             self._uncounted = BROKEN_TABLE
 
     def expect_no_table(self) -> None:
-        """Stop counting the absence of an .eh_frame_hdr search table. Only a linker writes one, and no linker has seen
-        this file.
+        """Stop counting a missing .eh_frame_hdr as a problem. Only linkers write one, and no linker has made this
+        object file, for example that of a JIT compiler.
         """
         self._uncounted = ""
 

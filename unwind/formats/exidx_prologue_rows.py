@@ -3,10 +3,10 @@
 The decoder knows the instructions by which compilers' prologues and epilogues change the stack pointer. It covers A32
 and T32, by the encodings of the ARM Architecture Reference Manual (ARMv7-A, A8). Every other instruction is OTHER.
 
-The table's rule holds once the frame is complete: at every call. A sample's innermost frame may be anywhere, one time
-in ten where the frame is built or removed. Few instructions do that, and the table gives the frame size to which they
-must add up. If the code adds up to that size, rows are made from it. Otherwise the table's rule holds for the whole
-function.
+The table's rule holds once the frame is complete: at every call. The pc of a sample's innermost frame may be anywhere,
+one time in ten in a prologue or an epilogue. Few instructions build or remove a frame, and the table gives the frame
+size to which they must add up. If the code adds up to that size, rows are made from it. Otherwise the table's rule
+holds for the whole function.
 
     depth d = cfa - sp: 0 at the function's start
     cfa = sp + d;  registers that the table has at [cfa - n]: there if n <= d, else still (or again) in the register
@@ -26,7 +26,7 @@ from pyprof.unwind.rules import RegKind, RegRule, Rule
 
 
 class Effect(IntEnum):
-    """The effect of an ARM instruction on sp and control flow. The names n and reg are fields of Insn."""
+    """The effect of an ARM instruction on sp and control flow. In the comments, n and reg are fields of Insn."""
 
     OTHER = 0
     MOVE = 1  # sp += n
@@ -234,7 +234,7 @@ MAX_PROLOGUE, MAX_EPILOGUE = 256, 64
 """Maximum sizes in bytes of the ARM code that builds a frame and of the code that removes it."""
 
 Rows = tuple[tuple[int, ...], tuple[Rule, ...]]
-"""Unwind rows (starts, rules) as in FunctionRows."""
+"""Unwind rows of a function: the start address of each row, and the rule of each row."""
 
 Spans = dict[int, tuple[int, Rule]]
 """Spans of code with their unwind rule: (end, rule) by start; start and end are file addresses (svma)."""
@@ -252,7 +252,7 @@ class RowReader:
         """Return the unwind rows of an ARM function, with its prologue and epilogues.
 
         Args:
-            rule: The rule of the table.
+            rule: The function's unwind rule in the exception index.
             start: File address (svma) of the function.
             end: Address after it.
         """
@@ -339,15 +339,15 @@ class RowReader:
         return spans
 
     def _pushed_later(self, rule: Rule, insns: list[Insn], frame: int, depth: int, spans: Spans) -> Spans:
-        """Return the code spans of a prologue that sets its frame register first and then pushes its last registers.
-        Clang pushes r8 to r11 so in T32.
+        """Return the code spans of a prologue that sets its frame register first and then pushes its last registers. In
+        T32 code, Clang pushes r8 to r11 in this way.
 
         Args:
-            rule: The rule of the table.
-            insns: The instructions.
+            rule: The function's unwind rule in the exception index.
+            insns: The instructions of the prologue.
             frame: Position of the instruction that sets the frame register.
-            depth: The depth of sp there.
-            spans: The spans up to there, which are extended.
+            depth: The stack depth in bytes at that instruction.
+            spans: The code spans up to that instruction, to which this function adds.
         """
         for position in range(frame + 1, len(insns)):
             insn = insns[position]

@@ -10,11 +10,11 @@ An entry states the code that it covers, and its unwinding instructions:
 
 Source: ehabi32, "Index table entries", "Exception-handling table entries", "Arm-defined personality routines".
 
-Its rules hold at call sites only (ehabi32: tables serve exceptions, not prologues). So .debug_frame is used first for a
-pc that is not a return address, and prologues and epilogues get their rows from the code (exidx_prologue_rows.py). A
-function that cannot be unwound (CANTUNWIND, "refuse to unwind") counts as not covered, because another source, or the
-link register of an innermost frame, may still find its caller. The start of a process and of its threads is different:
-it has no caller.
+The rules of the index hold at call sites only (ehabi32: tables serve exceptions, not prologues). So .debug_frame is
+used first for a pc that is not a return address, and prologues and epilogues get their rows from the code
+(exidx_prologue_rows.py). A function that cannot be unwound (CANTUNWIND, "refuse to unwind") counts as not covered,
+because another source, or the link register of an innermost frame, may still find its caller. The start of a process
+and of its threads is different: it has no caller.
 
 Two kinds of code have no caller, although their table says "cannot unwind":
 
@@ -84,7 +84,7 @@ class Entry:
 
 
 class IndexedFile(Protocol):
-    """The protocol of the file or memory that an .ARM.exidx belongs to."""
+    """The protocol of the file or memory image that contains an ARM exception index."""
 
     @property
     def order(self) -> str: ...

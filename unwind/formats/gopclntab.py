@@ -25,9 +25,9 @@ the return address that a call pushes:
     x86-64    cfa = sp + size + 8; ra = [cfa - 8]
     AArch64   cfa = sp + size; ra = [sp], or lr while the size is 0
 
-It does not say where the caller's frame pointer is. On x86-64 the prologue tells that. Functions that Go marks as the
-first of their stack (`runtime.goexit`, `runtime.mstart`, `runtime.rt0_go`) are outermost. The places where the runtime
-switches stacks have separate rules.
+The table does not say where the caller's frame pointer is. On x86-64 the prologue shows that. Functions that Go marks
+as the first of their stack (`runtime.goexit`, `runtime.mstart`, `runtime.rt0_go`) are outermost. The places where the
+runtime switches stacks have separate rules.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ NO_RULE = Rule(-1, 0, RegRule(RegKind.AT_CFA, -8), cfa_expr=b"\x06")
 
 
 def find_switched_code(code: bytes) -> list[tuple[int, int]]:
-    """Return the (start, end) offsets of a Go function's code in which sp is not what .debug_frame says.
+    """Return the (start, end) offsets of the part of a Go function's code in which sp differs from what .debug_frame
+    says.
 
-    The end is that of the code if sp is not restored.
+    If sp is never restored, the part extends to the end of the code.
     """
     found: list[tuple[int, int]] = []
     at = 0
@@ -108,18 +109,18 @@ _SP = 7
 """DWARF number of the register rsp."""
 
 _SCHED = re.compile(rb"[\x48\x49]\x8b[\x58-\x5b\x5d-\x67](.)", re.DOTALL)
-"""Pattern of code that loads the stack pointer of a struct g: mov sched(%reg),%rsp or, before that moves on, %rbx."""
+"""Pattern of Go code that loads the saved stack pointer (sched.sp) of a struct g into rsp, or first into rbx."""
 _KEPT_IN_R12 = b"\x49\x89\xe4"  # mov %rsp,%r12
 _KEPT = re.compile(rb"\x48\x89([\xe0-\xe7])")  # mov %rsp,%reg
 _STORED_GOROUTINE = re.compile(rb"\x48\x89(?:\x7c\x24(.)|\x3c\x24)", re.DOTALL)  # mov %rdi,n(%rsp); mov %rdi,(%rsp)
 _STACK_END = 8
-"""Offset of stack.hi in struct g."""
+"""Offset in bytes of stack.hi in Go's struct g."""
 _PC = 8
 """Distance in bytes of sched.pc from sched.sp in Go's struct g."""
 
 CALLBACKS = ("runtime.cgocallback", "runtime.cgocallback_gofunc")
-"""Functions of Go that C calls. They have frames of the same size on the C stack and on the goroutine's stack, and push
-the saved pc of the goroutine (`runtime.systemstack_switch`), at which no call returns.
+"""Functions of Go that C calls. They have frames of the same size on the C stack and on the goroutine's stack. As their
+return address they push the saved pc of the goroutine (in `runtime.systemstack_switch`), before which there is no call.
 """
 
 _Fix = Callable[[Rule], Rule]
@@ -214,7 +215,9 @@ def _slot(store: re.Match[bytes]) -> bytes:
 
 
 def _saved_sp(code: bytes) -> int:
-    """Return the offset in struct g from which the code has just loaded a saved stack pointer, 0 if that is unknown."""
+    """Return the offset in Go's struct g from which the last load in the code takes a saved stack pointer, 0 if there
+    is no such load.
+    """
     loads = list(_SCHED.finditer(code))
     return loads[-1][1][0] if loads else 0
 
@@ -224,8 +227,8 @@ def _lost(rule: Rule) -> Rule:
 
 
 def _switched(rule: Rule, arch: Arch) -> Rule:
-    """Return the function table's rule changed for code that runs on another stack. Only the rows of a frame say where
-    its fp is.
+    """Return the function table's unwind rule with changes for code that runs on another stack. The frame pointer
+    counts as lost unless the rule says where it is saved.
     """
     named = any(column == arch.fp for column, _ in rule.regs)
     return rule._replace(regs=rule.regs if named else (*rule.regs, (arch.fp, UNDEFINED)), switching=True)
@@ -249,20 +252,22 @@ def _in_goroutine(rule: Rule, sched: int, returns: bool, arch: Arch) -> Rule:
 ARCHES = ("x86_64", "aarch64")
 
 OUTERMOST = ("runtime.goexit", "runtime.mstart", "runtime.rt0_go", "runtime.execute")
-"""Names of the first functions of a Go stack. Records mark them since Go 1.17, but for `runtime.execute`: it does not
-return, and the thread has a new goroutine by then, which did not call it.
+"""Names of the functions at which a Go stack begins. Since Go 1.17 the function table marks them, except
+`runtime.execute`. That function does not return: the thread continues with a goroutine that did not call it.
 """
 SIGNAL_HANDLERS = ("runtime.sigtramp", "runtime.cgoSigtramp")
 """Functions that Go marks as the first of their stack, and whose caller is the kernel's signal trampoline."""
 
 INTERRUPTING = (*CALLBACKS, "runtime.asyncPreempt", "runtime.sigpanic", "runtime.debugCallV2")
-"""Functions of Go at whose return address no call returns: C calls them, or a signal handler has injected the call."""
+"""Functions of Go whose return address does not follow a call instruction: C code enters them, or a signal handler
+injects their call.
+"""
 
 _RETURN_IN_R12 = b"\x41\x5c\x0f\x05\x41\x54"
 """Code of `syscall.rawVforkSyscall`, whose child shares the stack: pop %r12; syscall; push %r12."""
 
 _PROLOGUE = 128
-"""Number of bytes from a Go function's start in which its code saves the frame pointer."""
+"""Number of bytes at the start of a Go function that are searched for the instruction that saves the frame pointer."""
 _SAVED = re.compile(rb"\x48\x89(?:\x6c\x24.|\xac\x24....)|\x55\x48\x89\xe5", re.DOTALL)
 """Pattern of Go code that saves the frame pointer: mov %rbp,n(%rsp) (before Go 1.21), or push %rbp; mov %rsp,%rbp."""
 
@@ -359,8 +364,8 @@ class GoFrames:
         return Rule(arch.sp, size, RegRule(RegKind.AT_CFA, -size), regs)
 
     def _frame_pointer_saved_from(self, start: int, end: int) -> int:
-        """Return the address in a Go function from which the caller's frame pointer is on the stack; `end` if it never
-        is.
+        """Return the address in a Go function from which the caller's frame pointer is on the stack; `end` if the
+        function never saves it.
         """
         found = _SAVED.search(self._code(start, min(end, start + _PROLOGUE)))
         return end if found is None else start + found.end()

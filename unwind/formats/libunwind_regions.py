@@ -1,8 +1,8 @@
 """An interpreter of libunwind's regions and directives, for the rule at one place of a procedure.
 
-The manual leaves much open, and libunwind itself executes them on ia64 only (parse_dynamic in src/ia64/Gparser.c). This
-module does the same, with the byte offset as an instruction's index, as the manual says for variable-size instructions.
-tests/jit/test_libunwind_regions.py has a test for each choice:
+The manual leaves much open, and libunwind itself executes regions on ia64 only (parse_dynamic in src/ia64/Gparser.c).
+This module follows that code. An instruction's index is its byte offset, as the manual says for variable-size
+instructions. tests/jit/test_libunwind_regions.py has a test for each choice:
 
     a directive is in force     where offset > region's start + min(when, region's length - 1)
     ADD sp, n                   cfa = sp + (depth - n); for other registers it has no effect
@@ -34,7 +34,7 @@ uses DWARF numbers.
 
 
 class NotDescribed(Exception):
-    """The libunwind directives of a procedure give no usable rule. The text is the key of a counter."""
+    """The libunwind directives of a procedure give no usable rule. The error's text is the key of a problem counter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class _State:
     """The places of the CFA and of the caller's registers at one place of a libunwind procedure.
 
     Attributes:
-        base: Column of the CFA's register: cfa = base + off.
-        off: Offset of the CFA.
-        depth: cfa - sp, None if it is unknown.
+        base: Column of the register from which the CFA is computed: cfa = base + off.
+        off: Offset of the CFA from that register, in bytes.
+        depth: The stack depth cfa - sp in bytes, None if it is unknown.
         ra: Rule of the return address.
         regs: Rules of the other registers.
-        kept: (column, cfa - its value) of the register that keeps sp, or None.
+        kept: For a register that keeps a copy of sp: (its column, the CFA minus its value). None if there is none.
     """
 
     base: int
@@ -174,9 +174,9 @@ class _Walk:
         return RuleRange(self._low, self._high, self._rule(state))
 
     def _reached(self, offset: int) -> bool:
-        """Return True if the execution of directives has reached the offset whose rule is wanted.
+        """Return True if the code at `offset` of the procedure is at or before the place whose unwind rule is wanted.
 
-        In either case, the range in which the rule applies is cut at this offset.
+        In both cases, the range of offsets in which that rule holds is cut at `offset`.
         """
         if offset <= self._target:
             self._low = max(self._low, offset)
@@ -272,8 +272,7 @@ class _Walk:
 
         Returns:
             The rule of the other code if the target lies inside the region. Otherwise None, and the other code's state
-            at the
-            region's end is taken over.
+            at the region's end is taken over.
         """
         inside = self._target - self._start
         if self._length and inside < self._length:

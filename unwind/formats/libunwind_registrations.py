@@ -28,8 +28,7 @@ both are tried, and the one with plausible content is used.
     ARM_EXIDX         an .ARM.exidx in the target's memory
 
 libunwind requires sorted pairs, but Julia does not guarantee the order, so they are sorted here. A table is read once.
-FDEs are read when a pc needs them.
-Source: include/dwarf.h and src/dwarf/Gfind_proc_info-lsb.c of libunwind 1.8.
+An FDE is read when a pc first needs it. Source: include/dwarf.h and src/dwarf/Gfind_proc_info-lsb.c of libunwind 1.8.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _PROLOGUES = (b"\xf3\x0f\x1e\xfa\x55\x48\x89\xe5", b"\x55\x48\x89\xe5", b"\xf3\x
 
 
 def find_list(file: ObjectFile, arch: Arch, debug: ObjectFile | None) -> tuple[int, bool] | None:
-    """Return where an object file has the list of registered unwind infos.
+    """Return where an object file has libunwind's list of registered unwind infos.
 
     Returns:
         (file address of the list, False), or (file address of a word that holds its address in the process, True), or
@@ -82,15 +81,16 @@ def find_list(file: ObjectFile, arch: Arch, debug: ObjectFile | None) -> tuple[i
 
 
 def decode_getter(code: bytes, svma: int, arch: Arch) -> tuple[int, bool] | None:
-    """Return the address that a getter function returns, if its code computes the address relative to itself.
+    """Decode the code of `_U_dyn_info_list_addr`, a function of libunwind that only returns the address of its list.
 
     Args:
         code: The function's code.
-        svma: Its file address.
+        svma: File address (svma) of the function.
         arch: The architecture.
 
     Returns:
-        As find_list().
+        (file address of the list, False), or (file address of a word that holds the list's address, True). None if the
+        code has another form.
     """
     if arch.name == "x86_64":
         return _decode_x86_64(code, svma)
@@ -210,7 +210,7 @@ class DynInfo:
         segbase: Segment base of a table, as stated.
         table_len: Length of a table, as stated.
         table_data: Address of a table, as stated.
-        sure: True if the info's own content determined its layout, not that of its neighbours.
+        sure: True if the info's own content determined its layout. False if the layout of other infos decided.
     """
 
     head: Head
@@ -293,7 +293,7 @@ class DynReader:
 
         Args:
             head: Common part of the info.
-            usual: Prefer the layout with load_offset if both layouts are plausible.
+            usual: True to prefer the layout with load_offset if both layouts are plausible.
 
         Raises:
             FormatError: Neither layout is plausible.
@@ -429,7 +429,7 @@ def open_table(
         read: Function that reads the target's memory.
         arch: The architecture.
         diagnostics: Counters of the recording.
-        max_bytes: Maximum number of bytes that may be kept of the table.
+        max_bytes: Maximum size in bytes of the part of the table that is kept in memory.
 
     Raises:
         FormatError: The table is broken or larger than `max_bytes`.

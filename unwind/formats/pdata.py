@@ -37,10 +37,12 @@ MAX_FUNCTION_BYTES = 1 << 18
 MAX_EPILOGUES = 1 << 12
 WORD = 8
 MACHINE_FRAME = 5 * WORD
-"""Size of the words that an interrupt pushes: the caller's rip, cs, flags, rsp and ss."""
+"""Size in bytes of the five words that an interrupt pushes: the interrupted code's rip, cs, flags, rsp and ss."""
 
 REGISTERS = (0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15)
-"""Column of each register by its number in the instruction set (rax rcx rdx rbx rsp rbp rsi rdi r8 to r15)."""
+"""Column of each register in the x86-64 Arch, by its number in the instruction set (rax rcx rdx rbx rsp rbp rsi rdi r8
+to r15).
+"""
 RSP, RSI, RDI = 4, 6, 7
 """Numbers of registers in the instruction set."""
 
@@ -119,7 +121,7 @@ class UnwoundFrame:
 
         Args:
             info: The unwind info.
-            offset: Offset of a pc in the function. Only steps before it are applied, all if it is None.
+            offset: Offset of a pc in the function. Only the steps before that offset are applied. None means all steps.
         """
         moved: list[PrologueStep] = []
         for step in info.steps:
@@ -143,17 +145,18 @@ class UnwoundFrame:
         for step in moved:
             self.saved[step.register] = step.n - bottom
 
-    def rule(self, sp: int, depth: int | None = None, restored: Sequence[int] | None = None) -> Rule:
+    def rule(self, sp: int, depth: int | None = None, still_saved: Sequence[int] | None = None) -> Rule:
         """Return the unwind rule of this frame.
 
         Args:
             sp: Column of the stack pointer.
-            depth: Distance from the stack pointer to the CFA in an epilogue.
-            restored: Registers that are still on the stack there; all others have been restored.
+            depth: For a place in an epilogue: distance in bytes from the stack pointer to the CFA. None for other
+                places.
+            still_saved: For a place in an epilogue: numbers of the registers whose saved value is still on the stack.
         """
         kept = dict(self.saved)
-        if restored is not None:
-            kept = {register: kept[register] for register in restored}
+        if still_saved is not None:
+            kept = {register: kept[register] for register in still_saved}
         regs = {REGISTERS[register]: RegRule(RegKind.AT_CFA, at) for register, at in kept.items()}
         for register in (RSI, RDI):  # the callee saves them on Windows
             regs.setdefault(REGISTERS[register], SAME)
@@ -259,7 +262,9 @@ class Pdata:
         raise FormatError(INFO, info, "endless chain")
 
     def _info(self, rva: int) -> tuple[UnwindInfo, int]:
-        """Return the unwind info at an address relative to the base, and the address of the chained one or 0."""
+        """Return the unwind info at an address relative to the module's base, and the address of the info to which it
+        is chained, or 0.
+        """
         head, _, count, frame = self._read(rva, 4)
         version, flags = head & 7, head >> 3
         if version not in (1, 2):
@@ -301,10 +306,11 @@ class Pdata:
         """Yield the rows (start, end, rule) of a function's epilogues.
 
         Args:
-            start: Address of the function relative to the base.
+            start: Address of the function relative to the module's base.
             end: Address after it.
-            frame: Its complete frame.
-            outer: Depth and number of pushed registers of the part of the function to which this part is chained.
+            frame: The complete frame of the function, as it is after the prologue.
+            outer: For a part that is chained to another part of its function: the other part's stack depth in bytes and
+                number of pushed registers.
         """
         if frame.interrupted or frame.depth == WORD:
             return
@@ -321,11 +327,11 @@ class Pdata:
 
         Args:
             code: Code of the function.
-            start: Its address relative to the base.
-            frame: The frame.
-            until: Depth after the epilogue.
+            start: Address of the code relative to the module's base.
+            frame: The complete frame of the function.
+            until: Stack depth in bytes after the epilogue.
             pushed: Registers that the epilogue pops, in the order of their pushes.
-            leaving: Pattern of the instruction after it.
+            leaving: Pattern of the instruction after the epilogue.
         """
         pops = [b"A" * (register > 7) + bytes((0x58 | register & 7,)) for register in reversed(pushed)]
         top = until + WORD * len(pushed)
@@ -362,19 +368,19 @@ _ADJUST = (
     rb"\x48\x83[\xc4\xec].|\x48\x81\xc4.{4}|[\x48\x49]\x8d(?:[\x60-\x67]\x24?.|[\xa0-\xa7]\x24?.{4})"
     rb"|\x48\x8b\xe5|\x48\x89\xec"
 )
-"""add $n,%rsp; sub $-128,%rsp; lea n(%reg),%rsp; mov %rbp,%rsp."""
+"""Pattern of instructions that set rsp in an epilogue: add $n,%rsp; sub $-128,%rsp; lea n(%reg),%rsp; mov %rbp,%rsp."""
 _JUMP = rb"\xe9.{4}|\xeb."
 _RETURN = rb"[\xf2\xf3]?(?:\xc3|\xc2|" + _JUMP + rb"|[\x40-\x4f]?\xff[\x20-\x27\x60-\x67\xa0-\xa7\xe0-\xe7])"
-"""A return, or a jump to another function."""
+"""Pattern of instructions that leave a function: a return, or a jump to another function."""
 
 
 def _restores(adjust: bytes, frame: UnwoundFrame, top: int) -> bool:
     """Return True if an instruction sets the stack pointer to the given depth of a frame.
 
     Args:
-        adjust: An instruction of _ADJUST.
-        frame: The frame.
-        top: The depth.
+        adjust: Bytes of the instruction, which matches _ADJUST.
+        frame: The frame of the function.
+        top: Distance in bytes from the stack pointer to the CFA after the instruction.
     """
     if adjust[1] in (0x83, 0x81):
         n = int.from_bytes(adjust[3:], "little", signed=True)
@@ -392,7 +398,7 @@ def _restores(adjust: bytes, frame: UnwoundFrame, top: int) -> bool:
 
 
 def _instruction_starts(code: bytes) -> set[int]:
-    """Return the offsets at which instructions begin, up to the first unknown one."""
+    """Return the offsets in code at which instructions begin, up to the first instruction of unknown length."""
     found: set[int] = set()
     at = 0
     while at < len(code):
@@ -405,7 +411,9 @@ def _instruction_starts(code: bytes) -> set[int]:
 
 
 def _step(word: int, code: UnwindCode, more: Sequence[int], frame_offset: int) -> PrologueStep | None:
-    """Return the step of an operation, or None if it changes nothing that unwinding needs."""
+    """Convert an operation of unwind info to a PrologueStep, or return None if it changes nothing that unwinding
+    needs.
+    """
     after, operand = word & 0xFF, word >> 12
     n = sum(unit << 16 * place for place, unit in enumerate(more))
     if code in (UnwindCode.PUSH_NONVOL, UnwindCode.SAVE_NONVOL, UnwindCode.SAVE_NONVOL_FAR):

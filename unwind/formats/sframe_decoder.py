@@ -85,8 +85,8 @@ class SFrameIndex:
         size: (n,) uint32, in bytes.
         rows_at: (n,) int64, section offset of the first row, -1 if it lies outside the section.
         count: (n,) uint32, number of rows.
-        info: (n,) uint8, as in V3.
-        info2: (n,) uint8, as in V3, 0 in earlier versions.
+        info: (n,) uint8, the info byte of each function in the encoding of V3.
+        info2: (n,) uint8, the second info byte of V3, 0 in earlier versions.
         repeat: (n,) uint8, block size in bytes of a PCMASK function.
         entry_at: (n,) int64, section offset of the FDE.
         rows_start: Section offset of the rows.
@@ -144,12 +144,12 @@ def _check_ends(
 
     Args:
         size: Size of the section in bytes.
-        index: (number of functions, offset, bytes of each) of the index.
-        rows: (bytes, offset) of the rows.
-        broken: Makes the error.
+        index: (number of functions, offset of the index in the section, bytes per function).
+        rows: (size in bytes of all rows, their offset in the section).
+        broken: Makes a FormatError from an offset in the header and a message.
 
     Raises:
-        FormatError: One of them passes the end.
+        FormatError: The index or the rows pass the section's end.
     """
     functions, at, each = index
     if at + functions * each > size:
@@ -170,14 +170,14 @@ def _oddities(flags: int, version: int, more_rows: bool, start: Column) -> tuple
 
 
 def _ascending(start: Column, size: Column) -> Column | slice:
-    """Return the order of SFrame functions by start, then by size."""
+    """Return the indexes of SFrame functions in ascending order by start, then by size."""
     return slice(None) if bool((start[1:] > start[:-1]).all()) else np.lexsort((size, start))
 
 
 def _described(
     data: memoryview, version: int, order: str, fdes: Column, rows_at: Column, rows_end: int
 ) -> tuple[Column, Column, Column, Column, Column]:
-    """Return (offset of the first row or -1, count, info, info2, repeat) of each SFrame function."""
+    """Return (offset of the first row or -1, count, info, info2, repeat) of each SFrame function, as arrays."""
     if version == 3:
         inside = rows_at + ATTRIBUTE <= rows_end
         attribute = _attributes(data, np.where(inside, rows_at, 0), order)
