@@ -12,14 +12,14 @@ from pyprof.exporters import output_file
 from pyprof.lazy_dataclasses import dataclass
 
 MIN_FREE_BYTES = 1 << 20
-"""Number of free bytes up to which a disk counts as full, once a file could not be written."""
+"""Number of free bytes at or below which a disk counts as full after a file could not be written."""
 _FOLDER, _FILE = 0o750, 0o640
 
 
 @dataclass(frozen=True, slots=True)
 class FolderEntry:
-    """An entry that was found in a folder; size is that of a file. Entries that are neither files nor folders are left
-    out.
+    """A file or folder that was found in a folder. `size` is the size of a file in bytes. Entries of other kinds are
+    never listed.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Disk:
     """
 
     def list_folder(self, folder: str) -> Iterator[FolderEntry]:
-        """Yield the entries of a folder, nothing if it is gone."""
+        """Yield the entries of a folder, nothing if the folder does not exist."""
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -47,7 +47,7 @@ class Disk:
             return
 
     def make_folder(self, path: str) -> bool:
-        """Make a folder, and return False if it existed."""
+        """Make a folder. Return False if it already exists."""
         try:
             os.mkdir(path, _FOLDER)
         except FileExistsError:
@@ -90,7 +90,9 @@ class Disk:
 
 
 def has_room(root: str) -> bool:
-    """Return True if the file system of a folder has more room than MIN_FREE_BYTES, or half of a tiny one."""
+    """Return True if the disk of a folder does not count as full: it has more than MIN_FREE_BYTES free, or half of a
+    tiny file system.
+    """
     try:
         found = os.statvfs(root)
     except OSError:
@@ -99,8 +101,8 @@ def has_room(root: str) -> bool:
 
 
 def locked(root: str) -> int:
-    """Create and lock the folder of a spool or a server, and return its descriptor. While it is open, no other agent or
-    server uses the folder.
+    """Create and lock the folder of a spool or a server, and return its descriptor. While the descriptor is open, no
+    other agent or server can use the folder.
 
     Raises:
         OutputError: The folder cannot be used, or another agent uses it.

@@ -13,7 +13,9 @@ END = "# EOF"
 
 @dataclass(frozen=True, slots=True)
 class MetricKind:
-    """A metric of the agent or the server; labels are the label's name and all its values, or ("", ("",)) for none."""
+    """The description of a metric of the agent or the server. `labels` is the name of its label and all values of the
+    label, or ("", ("",)) for a metric without a label.
+    """
 
     name: str
     kind: str
@@ -24,12 +26,12 @@ class MetricKind:
 def format_metric(
     prefix: str, metric: MetricKind, values: Iterable[tuple[Mapping[str, str], float | None]]
 ) -> Iterator[str]:
-    """Yield the lines of a metric: its type, its help, and one line for each value that is known.
+    """Yield the lines of a metric in the OpenMetrics format: its type, its help, and one line for each known value.
 
     Args:
-        prefix: Text before the names of all metrics of the program.
+        prefix: Text in front of the names of all metrics of the program.
         metric: The metric.
-        values: (labels, value or None if it is not known).
+        values: Pairs of labels and a value, which is None if it is not known.
     """
     name = prefix + metric.name
     yield f"# TYPE {name} {metric.kind}"

@@ -32,15 +32,15 @@ class Notifier:
         self.send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def report(self, reasons: Set[str]) -> None:
-        """Send the names of the agent's conditions that hold to systemd, for `systemctl status`, if they have
-        changed.
+        """Send the names of the agent's present conditions to systemd as its status text (`systemctl status`), if they
+        have changed.
         """
         if reasons != self._reported:
             self._reported = frozenset(reasons)
             self.send(f"STATUS={'failing: ' if reasons else 'ok'}{', '.join(sorted(reasons))}")
 
     def alive(self) -> None:
-        """Notify systemd's watchdog if that is due; callers call this more often."""
+        """Notify systemd's watchdog if a notification is due. The main loop calls this more often than is needed."""
         if self._every and time.monotonic() >= self._next:
             self._next = time.monotonic() + self._every
             self.send("WATCHDOG=1")
@@ -54,7 +54,7 @@ AGENT_CAPABILITIES = {
     "CAP_SYS_PTRACE": "read the memory and the files of other users' processes",
     "CAP_DAC_READ_SEARCH": "read programs and libraries that only their owner may read",
 }
-"""Capabilities that the agent of root keeps, and their purpose."""
+"""Capabilities that an agent which runs as root keeps, and the purpose of each."""
 _AGENT_UNIT = """\
 [Unit]
 Description=pyprof agent: continuous profiling of this host
@@ -111,8 +111,8 @@ def agent_unit(command: Sequence[str], folders: Sequence[str], pushes: bool, gro
 
     Args:
         command: Command line with absolute paths.
-        folders: Folders that it writes to in addition to /var/lib/pyprof.
-        pushes: True if it connects to other hosts.
+        folders: Folders that the agent writes to in addition to /var/lib/pyprof.
+        pushes: True if the agent connects to other hosts.
         group: Group whose members may request recordings, "" for none.
     """
     writable = "".join(f"ReadWritePaths={quoted(folder)}\n" for folder in folders)
@@ -131,7 +131,7 @@ def agent_unit(command: Sequence[str], folders: Sequence[str], pushes: bool, gro
 
 
 def quoted(word: str) -> str:
-    """Quote one word of a command in a systemd unit.
+    """Quote one word of a command for a systemd unit.
 
     Raises:
         ValueError: A unit cannot contain this word.
@@ -200,7 +200,7 @@ def server_unit(command: Sequence[str], folders: Sequence[str]) -> str:
 
     Args:
         command: Command line with absolute paths.
-        folders: Folders that it writes to in addition to /var/lib/pyprof-server.
+        folders: Folders that the server writes to in addition to /var/lib/pyprof-server.
 
     Raises:
         ValueError: A path cannot be written in a unit.

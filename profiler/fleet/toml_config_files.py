@@ -20,7 +20,9 @@ from pyprof.options import MAX_RATE_HZ, NATIVE_VIEWS, SIMPLE_MODES
 
 _MAX_BYTES = 1 << 20
 _MAX_DOTS = 1000
-"""Maximum number of dots in a line of a configuration file: tomllib's time grows with the square of a key's parts."""
+"""Maximum number of dots in a line of a configuration file: the time of tomllib grows with the square of the number of
+a key's parts.
+"""
 _TOML_TABLE = re.compile(r"Cannot declare \((.*)\) twice")
 _TOML_KEY = r"'([^']*)'"
 _TOML_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)")
@@ -28,7 +30,7 @@ _TOML_LINE = re.compile(r"\s*\(at line (\d+), column \d+\)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class ConfigError:
-    """An error in a line of a configuration file, counted from 1."""
+    """An error in a configuration file: its line, counted from 1, and a text."""
 
     line: int
     text: str
@@ -38,7 +40,7 @@ class ConfigError:
 
 
 class BadConfig(UsageError):
-    """A configuration with errors, which are sorted by line."""
+    """A configuration file has errors, which are sorted by line."""
 
     def __init__(self, name: str, errors: list[ConfigError]) -> None:
         self.errors = sorted(errors)
@@ -64,7 +66,7 @@ def read(path: str) -> str:
 
 
 def document(text: str, name: str) -> dict[str, Any]:
-    """Parse the TOML text of a configuration file.
+    """Parse the TOML text of a configuration file into its tables.
 
     Args:
         name: Name of the file.
@@ -84,7 +86,7 @@ def document(text: str, name: str) -> dict[str, Any]:
 
 
 def _toml_problem(text: str) -> str:
-    """Convert a message of tomllib to one that names the table of the configuration file."""
+    """Convert an error message of tomllib to one that names the table of the configuration file."""
     table = _TOML_TABLE.fullmatch(text)
     if table:
         return f"the table [{'.'.join(re.findall(_TOML_KEY, table[1]))}] is declared twice"
@@ -109,7 +111,7 @@ class TimeSpan:
 
 
 def seconds(text: str) -> float | None:
-    """Return the seconds of a duration such as "90s", "15m", "2h" or "7d"; None for other texts."""
+    """Parse a duration such as "90s", "15m", "2h" or "7d", and return it in seconds; None for other texts."""
     match = _AGO.fullmatch(text.strip())
     return float(match[1]) * _UNITS[match[2]] if match else None
 
@@ -180,7 +182,7 @@ class Setting:
     """A setting of a configuration file.
 
     Attributes:
-        kind: Kind of value, as checked() knows it.
+        kind: Kind of value, such as SPAN or SIZE, by which checked() parses it.
         default: The default value as it is written in the file, "" for none.
     """
 
@@ -219,7 +221,7 @@ def checked(kind: str, value: object) -> object:
 
 
 LABEL_NAME = r"[A-Za-z_][A-Za-z0-9_./-]{0,99}"
-"""Names of labels in a configuration: those that queries, templates and receivers can name."""
+"""Pattern of valid label names in a configuration: queries, templates and receivers can use only such names."""
 SINK_NAME = r"[a-z0-9][a-z0-9_-]{0,39}"
 _TEXTS = {
     "NAME": (SINK_NAME, "is not a name of a-z, 0-9, _ and -, at most 40 letters"),
@@ -257,8 +259,8 @@ def _labels(value: object) -> dict[str, str]:
 
 
 def _headers(value: object) -> dict[str, str]:
-    """Check HTTP headers of a configuration. Usual headers for secrets are refused, because a configuration must not
-    contain secrets.
+    """Check HTTP headers in a configuration. Headers that usually contain secrets are refused, because a configuration
+    must not contain any.
     """
     if not isinstance(value, dict) or len(value) > _MAX_HEADERS:
         raise Wrong('is not { name = "text" }')

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 WHAT = ("run", "status", "conditions", "install", "record", "resend")
 _MAX_S = 10.0
-"""Maximum time in seconds from the first signal to the end of the agent.
+"""Maximum time in seconds from the first signal that ends the agent until its process exits.
 
-A memory page of a target that never arrives blocks its reader. Windows are saved regularly, so little is lost.
+A page of a target's memory that never arrives (userfaultfd, NFS) blocks its reader. Windows are saved regularly, so an
+exit by force loses little.
 """
 
 DESCRIPTION = """\
@@ -198,7 +199,7 @@ def _spool(arguments: argparse.Namespace) -> str:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    """Print the state of the agent and its spool, also if the configuration has errors: they come first."""
+    """Print the state of the agent and its spool. Errors of the configuration come first and prevent nothing."""
     from pyprof.fleet import toml_config_files
     from pyprof.fleet.agent import config
     from pyprof.fleet.cli.agent_administration import status

@@ -37,7 +37,9 @@ def make_folder(path: str) -> None:
 
 
 def _own_command() -> list[str]:
-    """Return the command that runs pyprof: the one file that unpacked this interpreter, or the interpreter."""
+    """Return the command that runs pyprof: the one-file executable if it has unpacked this interpreter, otherwise the
+    interpreter with `-m pyprof`.
+    """
     file = sys._xoptions.get("one_file")
     return [file] if isinstance(file, str) else [sys.executable, "-m", "pyprof"]
 
@@ -50,7 +52,8 @@ def install(
     Args:
         path: Path of the configuration.
         folder: Folder for the unit.
-        make: Creates the spool's folder if it is not the default one, because the service does not create it.
+        make: Function that creates the spool's folder if it is not the default one, because the service does not create
+            it.
     """
     if path is None:
         raise UsageError(
@@ -107,14 +110,14 @@ def _write(to: str, text: str) -> None:
 
 
 _BY_NAME = ("pyprof", "folder", "bucket")
-"""Types of sinks that recognise a segment by its name, so that it counts once however often it is sent."""
+"""Types of sinks that recognise a segment by its name, so that a segment counts once however often it is sent."""
 _TRIES = 60
-"""Number of attempts to send a segment to a receiver that asks to wait."""
+"""Maximum number of attempts to send a segment to a receiver that requests a wait."""
 
 
 def resend(arguments: argparse.Namespace, config: AgentConfig, root: str) -> Iterator[str]:
-    """Send the segments since --since to all sinks that recognise them, and yield two lines for each sink: what is to
-    be sent, and what was.
+    """Send the segments since --since again to all sinks that recognise segments by their names. Yield two lines for
+    each sink: what is to be sent, and what was sent.
 
     Raises:
         PyprofError: A sink does not take a segment, or the spool cannot be read.
@@ -138,8 +141,8 @@ def resend(arguments: argparse.Namespace, config: AgentConfig, root: str) -> Ite
 
 
 def _send_all(sink_name: str, sink: SegmentSink, root: str, names: Sequence[SegmentName]) -> dict[str, int]:
-    """Send segments to a sink, and return how many it took, had already and refused for good, and how many the spool
-    has dropped meanwhile.
+    """Send segments to a sink. Return how many the sink accepted, had already and refused for good, and how many the
+    spool dropped meanwhile.
 
     Raises:
         PyprofError: The sink does not take a segment now.
@@ -170,14 +173,14 @@ def _send_all(sink_name: str, sink: SegmentSink, root: str, names: Sequence[Segm
 
 
 def _send(sink: SegmentSink, name: SegmentName, data: bytes) -> bool | None:
-    """Send a segment to a sink, and repeat that as often as its receiver requests a wait.
+    """Send a segment to a sink. Repeat this after each wait that the receiver requests, up to _TRIES attempts.
 
     Returns:
         See SegmentSink.send().
 
     Raises:
-        NotSent: The receiver does not take it now.
-        RefusedForGood: The receiver never takes it.
+        NotSent: The receiver does not accept the segment now.
+        RefusedForGood: The receiver will never accept the segment.
         OSError: Writing failed.
     """
     for _ in range(_TRIES):
@@ -191,16 +194,16 @@ def _send(sink: SegmentSink, name: SegmentName, data: bytes) -> bool | None:
 
 
 NOT_RUNNING = 3
-"""Exit status of `pyprof agent status` without an agent, as that of systemctl status."""
+"""Exit status of `pyprof agent status` if no agent runs; it equals that of `systemctl status`."""
 _SHOWN = ("reason", "error", "hint", "since_seconds", "sink", "cause", "mode", "rate")
-"""Fields of a condition that its line in `pyprof agent status` shows at a fixed place. All others follow by name."""
+"""Fields of a condition that have a fixed place in its line of `pyprof agent status`. Other fields follow by name."""
 
 
 def status(arguments: argparse.Namespace, config: AgentConfig, root: str, errors: Sequence[ConfigError] = ()) -> int:
-    """Print the state of a running or ended agent, and return the exit status: NOT_RUNNING if there is no agent.
+    """Print the state of an agent, which may have ended. Return the exit status, which is NOT_RUNNING if no agent runs.
 
     Args:
-        errors: Errors of the configuration, which come first.
+        errors: Errors of the configuration, which are printed first.
 
     Raises:
         RecordingError: The spool cannot be read.
@@ -255,7 +258,9 @@ def _lines(
 
 
 def conditions() -> Iterator[str]:
-    """Yield lines about all conditions of an agent: the responses of its pages, the meaning and a hint."""
+    """Yield lines about each condition that an agent can have: the responses of /healthz and /readyz, its meaning, and
+    a hint.
+    """
     from pyprof.fleet.agent.health import NOT_READY, UNHEALTHY
     from pyprof.model.fleet_loss_reasons import CONDITIONS
 
@@ -267,14 +272,14 @@ def conditions() -> Iterator[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return dataclasses as dicts, and tuples of them as lists, for JSON."""
+    """Convert dataclasses to dicts and tuples of dataclasses to lists, for JSON."""
     if is_record(type(value)):
         return {name: _plain(getattr(value, name)) for name in field_names(type(value))}
     return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
 def _agent(root: str) -> dict[str, Any]:
-    """Return the state of the running agent. If there is none, or it may not be asked, the status says so."""
+    """Return the state of the running agent. The status field says so if no agent runs or the user may not ask it."""
     try:
         return agent_state(root)
     except NoAgent as error:
@@ -304,7 +309,7 @@ def _health(agent: Mapping[str, Any]) -> Iterator[str]:
 
 
 def format_cost(budget: Mapping[str, Any]) -> str:
-    """Return the text about the agent's cost, budget and effort. MB are those of the configuration (1 << 20 bytes)."""
+    """Return the text about the agent's cost, budget and effort. One MB is 1 << 20 bytes, as in the configuration."""
     own_mb, allowed_mb = (budget[name] / (1 << 20) for name in ("own_memory", "budget_memory"))
     allowed = f"{budget['budget_cpu_percent']:g} % of a processor and {allowed_mb:.0f} MB"
     pause = budget["unchecked_seconds"]
@@ -352,12 +357,13 @@ def _unnamed(each: Unnamed) -> Iterator[str]:
 
 
 def _queues(waiting: list[QueueState], sinks: list[str] | None, taken: Mapping[str, float | None]) -> Iterator[str]:
-    """Yield the lines of the table of queues.
+    """Yield the lines of the table of sinks' queues.
 
     Args:
         waiting: The queues.
         sinks: Configured sinks, None if no usable configuration was given.
-        taken: For each sink of the running agent the seconds since its receiver took a segment, None if it took none.
+        taken: For each sink of the running agent the seconds since its receiver accepted a segment, None if it has
+            accepted none.
     """
     yield f"{'waiting':>9} {'KB':>7} {'oldest':>12} {'last taken':>12}  sink"
     for each in waiting:

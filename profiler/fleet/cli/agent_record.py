@@ -46,10 +46,11 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 def joined(kept: Sequence[Profile], asked: Profile, service: str, last_s: float) -> Profile:
     """Merge the stored windows of a service and its requested recording into one profile.
 
-    Only samples of the service count that were taken in the last last_s seconds before the requested recording began.
+    Samples of windows count only if they belong to the service and were taken in the last `last_s` seconds before the
+    requested recording began.
 
     Args:
-        kept: Windows of all services. One may be there twice: unfinished, and finished.
+        kept: Windows of all services. A window may be present twice: unfinished, and finished.
         asked: The requested recording.
 
     Raises:
@@ -71,7 +72,7 @@ def _same_threads(profile: Profile, starts: dict[tuple[int, int], list[int]]) ->
     equal.
 
     Args:
-        starts: Start times so far, by pid and tid.
+        starts: Start times of the threads of earlier recordings, by pid and tid. Those of this recording are added.
     """
 
     def start(pid: int, tid: int, started: int) -> int:
@@ -102,15 +103,17 @@ def _parts(windows: Iterable[Profile], service: str, first: int, last: int) -> I
 
 
 _PATIENCE_S = 60.0
-"""Maximum silence of the agent in seconds, in addition to the time of the requested recording. It may have to open
+"""Maximum silence of the agent in seconds, beyond the length of the requested recording. The agent may have to open
 files for the first time.
 """
 _LEAVE_S = 0.15
-"""Time in seconds for the rest of the agent's answer after the user gave up; a file may never arrive."""
+"""Time in seconds that the command waits for the rest of the agent's answer after the user gave up. A file may never
+arrive.
+"""
 _GIVEN_UP = 130
 _MAX_ROWS = 1 << 24
-"""Maximum number of samples, nodes and frames in all recordings of an agent's answer: a small file may have a million
-samples.
+"""Maximum total number of samples, stack nodes and frames in all recordings of an agent's answer. Even a small file may
+have a million samples.
 """
 
 
@@ -119,7 +122,7 @@ class _Interrupted(PyprofError):
 
 
 def record(arguments: argparse.Namespace, root: str) -> int:
-    """Run `pyprof agent record`.
+    """Run the command `pyprof agent record`.
 
     Args:
         root: Folder of the agent's spool.
@@ -187,8 +190,8 @@ class _AgentRequest:
         return joined(kept, asked, self._request.service, last_s)
 
     def _begun(self, answer: ControlResponse) -> float:
-        """Tell the user that the requested recording has begun, and return the number of seconds for which stored
-        windows follow.
+        """Tell the user that the requested recording has begun. Return the length of the time before it, in seconds,
+        whose stored windows the agent will send.
         """
         request, last_s = self._request, answer.fields.get("last_s")
         processes = f"{answer.number:,} process{'es' * (answer.number != 1)}"
@@ -197,8 +200,8 @@ class _AgentRequest:
         return float(last_s) if isinstance(last_s, int | float) and 0 <= last_s < 1e9 else 0.0
 
     def _interrupted(self, connection: socket.socket, number: int) -> None:
-        """Handle a signal during a request to the agent: the first SIGINT ends the recording early, everything else
-        gives up.
+        """Handle a signal during a request to the agent. The first SIGINT ends the recording early; any other signal
+        gives up the request.
         """
         self._interrupts += 1
         self._given_up = self._interrupts > 1 or number != signal.SIGINT
@@ -210,7 +213,7 @@ class _AgentRequest:
             timer.start()
 
     def _leave(self) -> None:
-        """Exit the command without waiting for the main thread."""
+        """Exit the command at once, without waiting for the main thread, which may be blocked."""
         shutil.rmtree(self._folder, ignore_errors=True)
         complain("interrupted, nothing was written")
         os._exit(_GIVEN_UP)

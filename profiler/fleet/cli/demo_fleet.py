@@ -96,8 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def interrupt(number: int, frame: object) -> None:
-    """Begin to end the demo, and ignore further signals: the folder could otherwise be deleted while processes still
-    write to it.
+    """Begin to end the demo on the first signal, and ignore further signals: the folder could otherwise be deleted
+    while processes still write to it.
     """
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
@@ -106,7 +106,7 @@ def interrupt(number: int, frame: object) -> None:
 
 @contextmanager
 def _running(folder: str, port: int) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """Start the processes of the demo, yield them by name, and end all of them afterwards."""
+    """Start the processes of the demo and yield them by name. End all of them when the context is left."""
     import subprocess
 
     from pyprof.exporters import output_file
@@ -139,7 +139,7 @@ def _running(folder: str, port: int) -> Iterator[dict[str, subprocess.Popen[byte
 
 
 def _check(fleet: dict[str, subprocess.Popen[bytes]]) -> None:
-    """Raise PyprofError if a process of the demo has ended."""
+    """Raise PyprofError if a process of the demo fleet has ended."""
     for name, process in fleet.items():
         if process.poll() is not None:
             raise PyprofError(f"{name} has ended with status {process.returncode}")

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pyprof.fleet.server.config import ServerConfig
 
 _MAX_S = 10.0
-"""Maximum time in seconds from the first signal to the server until its process has ended.
+"""Maximum time in seconds from the first signal that ends the server until its process exits.
 
-Received windows that are not in the database by then are in files, and enter it at the next start.
+Received windows that are not in the database by then are stored as files. The next start inserts them.
 """
 
 DESCRIPTION = """\
@@ -135,10 +135,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _serve(found: ServerConfig, log: Log, is_json: bool, load: Callable[[], ServerConfig]) -> NoReturn:
-    """Run the server, and exit this process at once when it has ended. SIGHUP reads the tenants again.
+    """Run the server, and exit this process at once when the server has ended. SIGHUP makes the server read its tenants
+    again.
 
-    The end of the interpreter would unwind threads that are in a query of chdb, such as that of a health check. chdb's
-    handler of the crash then keeps a lock for which exit(3) waits.
+    An orderly exit of the interpreter would unwind threads that are in a query of chdb, such as that of a health check.
+    That crashes, and chdb's crash handler then keeps a lock for which exit(3) waits.
     """
     from pyprof.cli.signal_thread import EndBySignals, listen
     from pyprof.fleet.server import start_and_shutdown
@@ -165,9 +166,10 @@ def _serve(found: ServerConfig, log: Log, is_json: bool, load: Callable[[], Serv
 
 
 def _with_alarm(end: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that ends the server, and makes the kernel end this process if that takes too long.
+    """Return a function that ends the server, and arms a timer of the kernel (alarm) that kills this process if that
+    takes too long. The main thread calls it.
 
-    A timer in Python would wait for the GIL, which a call of the database may keep. The main thread calls this.
+    A timer in Python would wait for the GIL, which a call of the database may keep.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))

@@ -41,8 +41,8 @@ STATUS = {
     "store_rebuilding": 503,
     "disk_full": 507,
 }
-"""HTTP status of a refused request by its reason. An agent does not resend after 400, 409, 413 or 422, because a later
-attempt would fail too.
+"""HTTP status of a refused request by the reason for the refusal. An agent does not send a segment again after 400,
+409, 413 or 422, because a later attempt would fail too.
 """
 
 
@@ -50,7 +50,7 @@ _ROWS = {reason.name: reason for reason in REQUESTS}
 
 
 class Refused(Exception):
-    """The server refuses a request, for a named reason.
+    """The server refuses a request for a named reason.
 
     The text states the limit and the actual value.
 
@@ -69,15 +69,15 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A tenant of the server and its token for each role; without a token no client has the role."""
+    """A tenant of the server with its token for each role. If a role has no token, no client has the role."""
 
     name: str
     tokens: dict[str, str]
 
 
 class Access:
-    """The check that a request has the token of a tenant. On a server without tenants every client may do everything,
-    as the tenant OPEN.
+    """The check that a request has the token of a tenant. On a server without tenants any client may do everything, as
+    the tenant OPEN.
     """
 
     OPEN = "default"
@@ -100,7 +100,8 @@ class Access:
         return not self._tenants
 
     def tenant(self, role: str, header: str, cookie: str = "") -> str:
-        """Return the tenant whose token an HTTP request has, for a role. Every token is compared in constant time.
+        """Return the tenant to whom the token in an HTTP request belongs, if the token permits the role. Tokens are
+        compared in constant time.
 
         Args:
             header: The Authorization header.
@@ -141,7 +142,7 @@ _MAX_CLIENTS = 256
 
 
 class RefusalLog:
-    """Rate-limited log lines about refused requests. It may be used from any thread."""
+    """A log of refused requests with a limited rate of lines. It may be used from any thread."""
 
     def __init__(self, say: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
         self._say, self._clock = say, clock
@@ -149,11 +150,11 @@ class RefusalLog:
         self._lock = threading.Lock()
 
     def note_refusal(self, reason: str, text: str, client: str) -> None:
-        """Log a refused request, or count it if the last line about its reason is recent.
+        """Log a refused request. If the last line about the same reason is recent, only count the request.
 
         Args:
-            reason: The refusal's row of the table of reasons.
-            text: The sentence of the answer.
+            reason: Name of the reason in the table of reasons.
+            text: The sentence that the client receives.
             client: The address of the client, without its port.
         """
         if reason in UNLOGGED:

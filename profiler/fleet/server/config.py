@@ -45,15 +45,17 @@ SETTINGS = (
     Setting("limits", "question_time", "SPAN", '"30s"', "maximum time of one statement of a query in the database"),
     Setting("limits", "question_memory", "SIZE", '"2G"', "maximum memory of one statement of a query in the database"),
 )
-"""Settings of the server in tables with one value for each name. In addition there is [[tenant]]: name,
-write_token_file, read_token_file.
+"""Settings of the server in the TOML tables that have one value for each name. The table [[tenant]] has the settings
+name, write_token_file and read_token_file.
 """
 TENANT = ("name", "write_token_file", "read_token_file")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Values of the server's settings; max_age and hours_after are in seconds."""
+    """Values of the server's settings. max_age (of segments) and hours_after (the age at which rollups replace raw
+    rows) are in seconds.
+    """
 
     host: str = "127.0.0.1"
     port: int = 4242
@@ -184,8 +186,8 @@ def _tenant(table: Any) -> Tenant:
 
 
 def _token(path: object) -> str:
-    """Read an access token from the file at a path; raise Wrong if it cannot be read. The error's text never contains
-    the contents of the file.
+    """Read an access token from a file; raise Wrong if the file cannot be read. The error's text never contains the
+    contents of the file.
     """
     try:
         token = secret(str(checked("PATH", path)))
@@ -197,19 +199,19 @@ def _token(path: object) -> str:
 
 
 def _line(lines: list[str], key: str) -> int:
-    """Return the first line of the configuration in which a key or a table is named."""
+    """Return the number of the first line of the configuration in which a key or a table is named."""
     pattern = re.compile(rf'\s*(?:\[+\s*)?"?{re.escape(key)}"?\s*(?:[.=\]])')
     return next((number for number, text in enumerate(lines, 1) if pattern.match(text)), 1)
 
 
 def _tenant_line(lines: list[str], at: int) -> int:
-    """Return the line of the table of a tenant, counted from 0."""
+    """Return the line number of the [[tenant]] table with this index. Indices count from 0, lines from 1."""
     headers = [number for number, text in enumerate(lines, 1) if re.match(r"\s*\[\[\s*\"?tenant\"?\s*\]\]", text)]
     return headers[at] if at < len(headers) else _line(lines, "tenant")
 
 
 def printed() -> str:
-    """Return the default configuration with an explanation of each line."""
+    """Return the text of the server's default configuration, with an explanation of each line."""
     lines = ["# pyprof server --config FILE. What has # before it is the default."]
     table = ""
     for setting in SETTINGS:
@@ -227,7 +229,7 @@ def printed() -> str:
 
 
 def load(path: str | None) -> ServerConfig:
-    """Read a configuration file of the server, or return the defaults for None.
+    """Read a configuration file of the server, or return the defaults if the path is None.
 
     Raises:
         BadConfig: The configuration has errors.

@@ -21,7 +21,7 @@ MAX_CHECK_S = 15.0
 """Time in seconds after which a health check of the server that has not ended counts as failed."""
 DISK_FULL, STORE_FAILED, STORE_REBUILDING = "disk_full", "store_failed", "store_rebuilding"
 FAILURES = (DISK_FULL, STORE_FAILED, STORE_REBUILDING)
-"""Reasons for which the server is unhealthy; each is a row of the table of reasons."""
+"""Reasons for which the server can be unhealthy. Each is a row of the table of reasons."""
 RELOAD_FAILED = "reload_failed"
 """Reason that /healthz states while the server works with an earlier configuration. It is a row of the table of
 reasons.
@@ -31,7 +31,7 @@ SENTENCES = {reason.name: reason.sentence for reason in REQUESTS}
 
 
 class ServerHealth:
-    """The failures that the server reports as its health. Each check runs in its own thread, because a check may hang.
+    """The failures that make the server unhealthy. Each health check runs in its own thread, because a check may hang.
 
     Methods may be called from any thread.
 
@@ -43,8 +43,8 @@ class ServerHealth:
         """Create the server's health checks without running them.
 
         Args:
-            checks: For each reason of FAILURES, a function that raises an error if it holds.
-            say: Writes a line of the log.
+            checks: For each reason of FAILURES, a function that raises an error if the server has this failure.
+            say: Function that writes a line of the log.
         """
         self._checks = checks
         self._say = say
@@ -78,7 +78,7 @@ class ServerHealth:
             return dict(self._failures)
 
     def report_failure(self, reason: str, text: str = "") -> None:
-        """Note that the server cannot do part of its work, for a reason of FAILURES."""
+        """Note that the server cannot do a part of its work, for a reason of FAILURES."""
         with self._lock:
             is_new = reason not in self._failures
             self._failures[reason] = text or SENTENCES[reason]
@@ -98,7 +98,7 @@ class ServerHealth:
             self._check(reason)
 
     def _check_seconds(self, reason: str) -> float:
-        """Return for how long the check of a reason has been running, 0 if it does not run."""
+        """Return for how many seconds the present health check of a reason has been running, 0 if none runs."""
         now = time.monotonic()
         return now - self._began.get(reason, now)
 
@@ -147,7 +147,8 @@ class ServerMetrics:
         """Create the server's counters at zero.
 
         Args:
-            gauges: For each gauge, a function from the value of its label ("" without one) to its value.
+            gauges: For each gauge, a function that returns its value for a value of its label ("" if the gauge has no
+                label).
         """
         began = time.time()
         self._gauges: dict[str, Callable[[str], float]] = {"start_timestamp_seconds": lambda _: began, **gauges}

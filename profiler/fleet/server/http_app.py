@@ -1,4 +1,4 @@
-"""The HTTP interface: routes, limits, refusals. Queries run in threads, so that one does not delay another."""
+"""The HTTP interface of the server: routes, limits, refusals. Queries run in threads, so that none delays another."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OWN = ("fleet.server", ("fleet.css", "uPlot.min.js", "uPlot.min.css", *(f"fleet
 _SHARED = ("exporters", ("page.css", "page.theme.js", "page.format.js", "d3-format.min.js"))
 _KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
 _STORE_LOOK_S = 1.0
-"""Interval in seconds at which a query that runs checks whether the database still answers."""
+"""Interval in seconds at which the server, during a query, checks whether the database still answers."""
 Words = Mapping[str, str]
 _Found = TypeVar("_Found")
 _JSON: Mapping[str, Callable[[ClientQueries, str, Words], Any]] = {
@@ -56,8 +56,8 @@ _FILES: Mapping[str, Callable[[ClientQueries, str, Words], tuple[bytes, str, str
 
 
 class FleetServer:
-    """The pyprof server as an ASGI application (`app`). The caller opens and closes the database, files and indexer
-    that it uses.
+    """The pyprof server as an ASGI application (`app`). It uses a database, files and an indexer, which the caller
+    opens and closes.
     """
 
     def __init__(self, config: ServerConfig, parts: ServerParts) -> None:
@@ -140,8 +140,8 @@ class FleetServer:
         return Response(self._numbers.text(), 200, {**SAFE, "Content-Type": CONTENT_TYPE})
 
     async def _answer_health(self, _request: Request) -> Response:
-        """Answer a request for /healthz with 200, or 503 with the reasons for which the server cannot do its work. A
-        failed reload is stated with 200, because the server works with the tokens before it.
+        """Answer a request for /healthz with 200, or with 503 and the reasons for which the server cannot do its work.
+        A failed reload is stated with 200, because the server continues with its previous tokens.
         """
         failures = self._health.failures
         status = 503 if failures else 200
@@ -153,7 +153,9 @@ class FleetServer:
         return Response(dump_json({"failures": found}), status, SAFE, JSON)
 
     async def _answer_ready(self, request: Request) -> Response:
-        """Answer a request for /readyz as /healthz does, and with 503 until the first check has been made."""
+        """Answer a request for /readyz. The response is that for /healthz, but 503 until each health check has run
+        once.
+        """
         if self._health.is_checked:
             return await self._answer_health(request)
         starting = Refused("starting")
@@ -244,7 +246,9 @@ class FleetServer:
 
 
 def refusal_page(refused: Refused) -> str:
-    """Return a short HTML page that says why a query was refused, in place of a picture, and what helps."""
+    """Return a short HTML page that says why a query was refused and what helps. It is shown in place of a flame
+    graph.
+    """
     lines = [str(refused), *([f"Hint: {refused.hint}."] if refused.hint else [])]
     text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
     head = '<meta charset="utf-8"><link rel="stylesheet" href="/assets/page.css"><title>pyprof</title>'
@@ -252,15 +256,15 @@ def refusal_page(refused: Refused) -> str:
 
 
 def _ignore_outcome(work: asyncio.Future[Any]) -> None:
-    """Drop the result or the error of a query whose client already has its response, because asyncio would log the
-    error otherwise.
+    """Drop the result or the error of a query whose client already has a response. Otherwise asyncio would log the
+    error.
     """
     if not work.cancelled():
         work.exception()
 
 
 async def _gone(request: Request) -> None:
-    """Wait until the client of a request has disconnected."""
+    """Wait until the client that sent a request has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -1,12 +1,12 @@
 """Limits for requests: time and size of headers, the rate of large bodies, and the number of sets of labels.
 
 The event loop reads bodies as fast as they arrive. A client that sends 16 MB again and again, or a gigabyte that was
-refused long ago, would occupy the loop alone. So a request for more of a large body is delayed; the kernel's buffers
-fill up, and the client has to wait. A response before the end of the body is sent completely. The rest of the body is
-then read if it is small, because most clients read no response before they have sent everything. Then the connection is
-closed.
+refused long ago, would occupy the loop alone. So the server delays the reading of a large body. The kernel's buffers
+fill up, and the client has to wait. A response that is ready before the end of the body is sent completely. The rest of
+the body is then read if it is small, because most clients read no response before they have sent everything. Then the
+connection is closed.
 
-A tenant may send only so many sets of labels in a day: each is a line on the page and cannot be added to others.
+A tenant may send a limited number of label sets in a day: each is a separate line on the page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from pyprof.fleet.server.store.database import Store
 
 MAX_OF_SEGMENT = 1000
 _MAX_DAYS = 64
-"""Maximum number of (tenant, day) whose label sets are cached; the oldest one is read from the database again."""
+"""Maximum number of pairs (tenant, day) whose label sets are cached. Those of the oldest pair are dropped and would be
+read from the database again.
+"""
 
 
 class SeriesLimit:
@@ -56,7 +58,7 @@ class SeriesLimit:
             series: A number that identifies each label set.
 
         Raises:
-            Refused: There are too many; then none of them counts.
+            Refused: There are too many. None of the segment's label sets is then counted.
         """
         wanted = set(series)
         if len(wanted) > MAX_OF_SEGMENT:
@@ -89,11 +91,11 @@ class SeriesLimit:
 
 
 SMALL = 1 << 20
-"""Number of bytes of a request body that are not limited in rate."""
+"""Number of bytes of each request body that are read without a limit of the rate."""
 RATE = 1 << 22
 """Maximum rate in bytes per second, for all large request bodies together."""
 MAX_LEFT = 1 << 22
-"""Maximum number of bytes of a request body that the server still reads after it has sent its response."""
+"""Maximum number of remaining bytes of a request body that the server still reads after it has sent its response."""
 LEAVE_S = 5.0
 """Time in seconds for the client to read an early response."""
 
@@ -105,14 +107,16 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Throttle:
-    """A rate limit that divides RATE equally among the senders of large bodies; clock returns seconds."""
+    """A rate limit that divides RATE equally among the senders of large bodies. Its function `clock` returns
+    seconds.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._free_at: dict[bytes, float] = {}
 
     def wait_s(self, sender: bytes, size: int) -> float:
-        """Return how long the server must wait in seconds after it has received a number of bytes from a sender."""
+        """Return how many seconds the server must wait after it has received this number of bytes from a sender."""
         now = self._clock()
         self._free_at = {each: at for each, at in self._free_at.items() if at > now}
         began = self._free_at.setdefault(sender, now)
@@ -121,7 +125,7 @@ class Throttle:
 
 
 class BodyRateLimit:
-    """An ASGI application around another one, which limits the rate of large request bodies. Requests with the same
+    """An ASGI application that wraps another one and limits the rate of large request bodies. Requests with the same
     token count as one sender.
     """
 
@@ -137,7 +141,7 @@ class BodyRateLimit:
 
 
 def stated_size(scope: Scope) -> float:
-    """Return the size of a request body in bytes as its header states it, infinite if it does not."""
+    """Return the size of a request body in bytes that its Content-Length header states, infinite if there is none."""
     headers = dict(scope["headers"])
     if b"transfer-encoding" in headers:
         return float("inf")
@@ -145,8 +149,8 @@ def stated_size(scope: Scope) -> float:
 
 
 class _LargeRequest:
-    """The receive() and send() functions of one request with a large body, in place of those of the HTTP server. They
-    limit the rate of the body. `stated` is its size in bytes.
+    """A wrapper of the HTTP server's receive() and send() functions for one request with a large body. It limits the
+    rate of the body. `stated` is the size of the body in bytes.
     """
 
     def __init__(self, stated: float, sender: bytes, receive: Receive, send: Send, throttle: Throttle) -> None:
@@ -178,7 +182,7 @@ class _LargeRequest:
         await self._send({"type": "http.response.body"})
 
     async def _leave(self) -> None:
-        """Read the rest of the request body if it is small; otherwise wait for the client to notice the response."""
+        """Read the rest of the request body if it is small. Otherwise give the client time to notice the response."""
         self._sender, most = b"", self._came + MAX_LEFT  # a refused client may have sent any token
         while not self._whole and self._came < most and (self._stated <= most or self._stated == float("inf")):
             await self.receive()

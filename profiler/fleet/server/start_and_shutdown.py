@@ -1,4 +1,4 @@
-"""A server from its configuration: everything opened in order, and closed."""
+"""The start and the end of a server: its parts are opened in order from its configuration, and closed."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from pyprof.lazy_dataclasses import dataclass
 
 Say = Callable[..., None]
 _GRACE_S = 1
-"""Time in seconds for running requests when the server ends."""
+"""Time in seconds that an ending server gives to running requests."""
 _MAX_AT_ONCE = 1024
 _MAX_MESSAGE = 1000
-"""Maximum number of characters of a library's message that the log keeps."""
+"""Maximum number of characters of a library's log message that the server's log keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ServerParts:
 
 
 def _open_engine(where: StoreAddress, days: int, say: Say, is_new: bool) -> Engine:
-    """Open the SQL engine of a server. With is_new the folder of the database is deleted before."""
+    """Open the SQL engine of a server. With `is_new`, delete the folder of the database first."""
     if where.kind != "chdb":
         return opened(where, days)
     if is_new:
@@ -66,7 +66,7 @@ def parts(config: ServerConfig, say: Say, is_new: bool = False) -> Iterator[Serv
     """Open the parts of a server (database, files, indexer), without starting the indexer.
 
     Args:
-        is_new: Delete the folder of the database first. A database of a ClickHouse server stays.
+        is_new: Delete the folder of the database first. The database of a ClickHouse server is not deleted.
 
     Raises:
         OutputError: The folder cannot be used.
@@ -125,13 +125,13 @@ def serve(
     listens: Callable[[Callable[[], None], Callable[[], None]], None],
     load: Callable[[], ServerConfig],
 ) -> None:
-    """Run a server until the first function that `listens` receives is called.
+    """Run a server until it is ended by a function that is passed to `listens`.
 
     Args:
-        listens: Receives two functions. The first ends the server: running requests are then answered, and received
-            segments are inserted into the database. The second makes the server use the tenants and tokens of the
-            present configuration.
-        load: Reads the configuration again.
+        listens: Function that receives two functions. The first ends the server: running requests are then answered,
+            and received segments are inserted into the database. The second makes the server use the tenants and tokens
+            of the present configuration.
+        load: Function that reads the configuration again.
 
     Raises:
         OutputError: The folder cannot be used.
@@ -172,7 +172,9 @@ def serve(
 
 
 def reload_tenants(access: Access, health: ServerHealth, load: Callable[[], ServerConfig], say: Say) -> None:
-    """Use the tenants and tokens of the present configuration. If it is wrong, only the server's health changes."""
+    """Use the tenants and tokens of the present configuration from now on. If the configuration is wrong, only the
+    server's health changes.
+    """
     try:
         tenants = load().tenants
         access.change_tenants(tenants)
@@ -187,7 +189,7 @@ def reload_tenants(access: Access, health: ServerHealth, load: Callable[[], Serv
 
 @contextmanager
 def bound_sockets(config: ServerConfig) -> Iterator[list[socket.socket]]:
-    """Bind the server's address before anything is created. The sockets do not listen yet.
+    """Bind sockets to the server's address before anything else is created. The sockets do not listen yet.
 
     Raises:
         UsageError: The address cannot be used.
@@ -213,7 +215,7 @@ def bound_sockets(config: ServerConfig) -> Iterator[list[socket.socket]]:
 
 
 _FAMILY_IS_ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-"""Errors of a host name's second address, for example that of IPv6, on a machine without this family."""
+"""Error numbers of bind(2) on a machine without the address family, for example for the IPv6 address of a host name."""
 
 
 def _no_address(config: ServerConfig, error: OSError) -> UsageError:
@@ -222,10 +224,10 @@ def _no_address(config: ServerConfig, error: OSError) -> UsageError:
 
 
 def run_http(server: Any, sockets: list[socket.socket], config: ServerConfig) -> None:
-    """Serve HTTP until the server is requested to end.
+    """Serve HTTP until the server is ended.
 
     Raises:
-        UsageError: The address cannot be listened at: another process has it since it was bound.
+        UsageError: Another process has begun to listen at the address since it was bound.
     """
     try:
         server.run(sockets)
@@ -236,8 +238,8 @@ def run_http(server: Any, sockets: list[socket.socket], config: ServerConfig) ->
 
 
 class _LogHandler(logging.Handler):
-    """A log handler that passes lines of uvicorn and other libraries to the server's log, in its form: one a minute
-    from each place in their code, because clients cause some of them.
+    """A log handler that passes messages of uvicorn and other libraries to the server's log in its format. Each place
+    in the libraries' code may log once a minute, because clients can cause some of these messages.
     """
 
     def __init__(self, say: Say, clock: Callable[[], float] = time.monotonic) -> None:
@@ -264,7 +266,7 @@ class _LogHandler(logging.Handler):
 
 
 def _server(config: ServerConfig, app: Any, ready: Callable[[], None], say: Say) -> Any:
-    """Return a uvicorn HTTP server that calls ready() when it listens."""
+    """Return a uvicorn HTTP server that calls the function `ready` when it listens."""
     import uvicorn
 
     logging.getLogger().handlers = [_LogHandler(say)]
@@ -274,7 +276,7 @@ def _server(config: ServerConfig, app: Any, ready: Callable[[], None], say: Say)
     class QuietServer(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Generator[None, None, None]:
-            """Leave signals alone: uvicorn's handlers would end the process before the database is closed."""
+            """Install no signal handlers: uvicorn's handlers would end the process before the database is closed."""
             yield
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -300,8 +302,8 @@ def _server(config: ServerConfig, app: Any, ready: Callable[[], None], say: Say)
 
 
 def rebuild(config: ServerConfig, say: Say) -> int:
-    """Rebuild the server's database from the segment files, and return the number of segments. An old database in a
-    folder is not opened, because it may be damaged.
+    """Rebuild the server's database from the segment files, and return the number of segments. The old database of a
+    folder is deleted without being opened, because it may be damaged.
     """
     with parts(config, say, is_new=True) as found:
         found.store.empty()

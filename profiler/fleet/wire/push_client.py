@@ -51,7 +51,9 @@ _OTHERS = stat.S_IRWXO | stat.S_IWGRP
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Files with the credentials for a receiver: a bearer token, or the password of a user; "" for none."""
+    """Paths of the files with the credentials for a receiver: a bearer token, or the password of a user; "" for
+    none.
+    """
 
     token_file: str = ""
     user: str = ""
@@ -95,14 +97,12 @@ def secret(path: str) -> str:
 MAX_ANSWER = 1 << 16
 """Maximum number of bytes of a receiver's response that are read."""
 _MAX_KIND = 100
-"""Maximum number of characters of a Content-Type in the log."""
+"""Maximum number of characters of a receiver's Content-Type that are logged."""
 _REASON = re.compile(r"[a-z][a-z_]{0,39}", re.ASCII)
 _MAX_TEXT = 200
-"""Maximum number of characters of a receiver's message in the log."""
+"""Maximum number of characters of a receiver's message that are logged."""
 MAX_WAIT_S = 3600.0
-"""Maximum wait in seconds before a request is repeated; if a receiver requests a longer wait, it is tried again after
-this.
-"""
+"""Maximum wait in seconds before a request is repeated, also if the receiver requests a longer wait."""
 MAX_READ = 1 << 20
 """Maximum size in bytes of a receiver's HTTP response, including all framing."""
 
@@ -113,10 +113,10 @@ class Endpoint:
 
     Attributes:
         url: http or https URL without a "/" at its end.
-        ca_file: "" for the system's certificates.
-        proxy: "" for that of the environment.
-        timeout_s: Maximum time of a request.
-        on_date: Called with the result of clock_ahead_s().
+        ca_file: Path of a file with certificates of authorities, "" for the system's certificates.
+        proxy: URL of the proxy, "" for that of the environment.
+        timeout_s: Maximum time of a request in seconds.
+        on_date: Function that receives the result of clock_ahead_s() for each response with a date.
     """
 
     url: str
@@ -130,7 +130,9 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class PushResponse:
-    """The response of a receiver that has the segment. Those of a status in HttpClient.post(accepted) have no body."""
+    """The response of a receiver that has the segment. It has no body if its status is one that the caller of
+    HttpClient.post() listed as accepted.
+    """
 
     status: int
     kind: str
@@ -203,7 +205,7 @@ class HttpClient:
 
 
 def stated_reason(body: bytes) -> StatedReason:
-    """Return the reason in the JSON body of an HTTP refusal ({"reason": NAME, "error": TEXT}); the body is
+    """Parse the reason from the JSON body of an HTTP refusal ({"reason": NAME, "error": TEXT}). The body is
     untrusted.
     """
     try:
@@ -230,7 +232,7 @@ def _not_sent(error: Exception, passed: bool, seconds: float) -> NotSent:
 
 
 def ca(path: str) -> str:
-    """Return the certificates in a file of certification authorities (PEM), "" if no file is configured.
+    """Read the certificates (PEM) from a file of certification authorities, "" if no file is configured.
 
     Raises:
         NotSent: The file cannot be read.
@@ -245,7 +247,9 @@ def ca(path: str) -> str:
 
 
 def wait_s(text: str) -> float:
-    """Parse a Retry-After header: seconds, or a date (RFC 9110, 10.2.3); 0 if it is neither."""
+    """Parse a Retry-After header, which has seconds or a date (RFC 9110, 10.2.3). Return seconds, 0 if it has
+    neither.
+    """
     text = text.strip()
     if text.isascii() and text.isdigit():
         return min(float(text[:9]), MAX_WAIT_S)
@@ -257,8 +261,8 @@ def wait_s(text: str) -> float:
 
 
 def clock_ahead_s(date: str, began_s: float, ended_s: float) -> float | None:
-    """Return the minimum by which this machine's clock is ahead of an HTTP receiver's, None if the response has no
-    date.
+    """Return by how many seconds at least this machine's clock is ahead of an HTTP receiver's clock, None if the
+    response has no date.
 
     Args:
         date: Date header (RFC 9110, 6.6.1) in whole seconds, from some time during the request.
@@ -279,8 +283,8 @@ class BoundedResponse(http.client.HTTPResponse):
         self.fp = io.BufferedReader(self._came)
 
     def begin(self) -> None:
-        """Read the head of an HTTP response; raise HTTPException if the connection ends within it, which http.client
-        takes for the end of headers.
+        """Read the head of an HTTP response. Raise HTTPException if the connection ends within the head, which
+        http.client would take for the end of the headers.
         """
         super().begin()
         if self._came.ended:
@@ -288,7 +292,7 @@ class BoundedResponse(http.client.HTTPResponse):
 
 
 class _Came(io.RawIOBase):
-    """The bytes that a connection has received so far. Too many raise NotSent; `ended` is True at the end of the
+    """The bytes that a connection receives. It raises NotSent beyond MAX_READ bytes; `ended` is True at the end of the
     stream.
     """
 
@@ -313,7 +317,7 @@ class _Came(io.RawIOBase):
 
 
 class GrpcCall:
-    """A gRPC method /package.Service/Method of a receiver."""
+    """A gRPC method /package.Service/Method of a receiver, which can be called."""
 
     def __init__(self, endpoint: Endpoint, method: str) -> None:
         self._endpoint, self._method = endpoint, method
@@ -355,7 +359,7 @@ class GrpcCall:
 
 
 _MAX_HEADER_BYTES = 1 << 12
-"""Number of bytes at the beginning of a symbol file in which its build ID is searched."""
+"""Number of bytes at the beginning of a symbol file in which a client searches its build ID."""
 _TIMEOUT_S = 300.0
 
 
@@ -363,7 +367,7 @@ def upload(url: str, token_file: str, write: Callable[[IO[bytes]], None]) -> Non
     """Upload a Breakpad symbol file to a pyprof server.
 
     Args:
-        write: Writes the text of the symbol file.
+        write: Function that writes the text of the symbol file.
 
     Raises:
         OutputError: The file has no build ID, or the server did not accept it.

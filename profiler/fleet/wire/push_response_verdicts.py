@@ -1,5 +1,5 @@
-"""Verdicts by the responses of receivers: sent, refused for good, or later. There is one table for HTTP and one for
-gRPC. SegmentSink is the interface of a sink, which raises them.
+"""Verdicts about a sent segment from the response of its receiver: sent, refused for good, or to be sent later. One
+table is for HTTP, one for gRPC. SegmentSink is the interface of a sink, which raises a verdict as an exception.
 
 Each cause of failure has a word for metrics, the log and refused/WORD/ in the spool, and a reason in the table of
 reasons (model/fleet_loss_reasons.py).
@@ -21,8 +21,8 @@ LATER = {
         *("limited", "unavailable", "redirected", "nonsense", "disk", "no_package", "otherwise"),
     )
 }
-"""Words for failures after which the segment is sent again later, with the counter of each. The segment stays in the
-queue.
+"""Causes of failures after which the segment is sent again later: a word for each, with its counter. The segment stays
+in the queue.
 """
 REFUSED = {
     word: f"push_refused_{word}"
@@ -31,8 +31,8 @@ REFUSED = {
         *("too_many_series", "rejected", "unreadable", "never_taken"),
     )
 }
-"""Words for failures after which a receiver never accepts the segment, with the counter of each. The segment is set
-aside.
+"""Causes of failures after which a receiver will never accept the segment: a word for each, with its counter. The
+segment is moved to refused/.
 """
 
 _HINTS = {reason.name: reason.hint for reason in PUSH}
@@ -60,8 +60,8 @@ HTTP = {
     429: (PushVerdict.LATER, "limited"),
     501: (PushVerdict.LATER, "not_there"),
 }
-"""Verdict about a sent segment by HTTP status; other statuses are judged by their class. LATER covers failures that
-affect all segments alike and are fixed at the receiver or in the configuration.
+"""Verdicts about a sent segment by the HTTP status of the response. Other statuses are judged by their class. The
+verdict LATER is for failures that affect all segments alike and are fixed at the receiver or in the configuration.
 """
 _HTTP_CLASSES = {
     2: (PushVerdict.SENT, ""),
@@ -84,7 +84,7 @@ GRPC = {
     "INTERNAL": (PushVerdict.LATER, "unavailable"),
     "ABORTED": (PushVerdict.LATER, "unavailable"),
 }
-"""Verdict about a sent segment by the name of the grpc.StatusCode."""
+"""Verdicts about a sent segment by the name of the response's grpc.StatusCode."""
 
 
 class NotSent(Exception):
@@ -102,7 +102,9 @@ class NotSent(Exception):
 
 
 class RefusedForGood(Exception):
-    """A receiver will never accept a segment; word is a key of REFUSED, stated is that of NotSent."""
+    """A receiver will never accept a segment. `word` is a key of REFUSED, `stated` the name of the reason that the
+    receiver gave.
+    """
 
     def __init__(self, word: str, about: str = "", stated: str = "") -> None:
         super().__init__(about or word)
@@ -110,12 +112,12 @@ class RefusedForGood(Exception):
 
 
 def cause_and_hint(word: str, stated: str = "") -> tuple[str, str]:
-    """Return the cause of a failed push and a hint: those of the reason that pyprof's server stated, else those of the
-    word.
+    """Return the cause of a failed push and a hint. If pyprof's server stated a reason, they are those of the reason,
+    otherwise those of the word.
 
     Args:
         word: A key of LATER or REFUSED.
-        stated: See NotSent; untrusted.
+        stated: The name of the reason that the receiver gave, "" for none. It is untrusted.
     """
     hint = _HINTS[LATER.get(word) or REFUSED[word]]
     if stated in _SERVER_HINTS:
@@ -131,8 +133,8 @@ REASONS = {
     "too_many_series": (PushVerdict.REFUSED, "too_many_series"),
     "wrong_name": (PushVerdict.REFUSED, "bad_request"),
 }
-"""Verdicts about a sent segment by the reason that pyprof's own server names; its other reasons are judged by their
-status.
+"""Verdicts about a sent segment by the name of the reason that pyprof's own server gives. Reasons that are not listed
+are judged by the HTTP status.
 """
 
 
@@ -153,16 +155,17 @@ NO_REASON = StatedReason()
 
 
 def judge_http(status: int, after_s: float = 0.0, stated: StatedReason = NO_REASON) -> None:
-    """Return if the HTTP response says that the receiver has the segment; raise an error otherwise.
+    """Judge the HTTP response of a receiver: return if it says that the receiver has the segment, raise an error
+    otherwise.
 
     Args:
         status: The status of the HTTP response.
-        after_s: The time that the receiver asks to wait, in seconds.
+        after_s: The wait that the receiver requests, in seconds.
         stated: The reason that the receiver gave.
 
     Raises:
         NotSent: The segment stays in the queue.
-        RefusedForGood: The segment is set aside.
+        RefusedForGood: The segment is moved to refused/.
     """
     about = f"{stated.name}: {stated.text}" if stated.text else stated.name
     found = REASONS.get(stated.name) or HTTP.get(status) or _HTTP_CLASSES.get(status // 100)
@@ -170,11 +173,12 @@ def judge_http(status: int, after_s: float = 0.0, stated: StatedReason = NO_REAS
 
 
 def judge_grpc(code: str) -> None:
-    """Return if the segment was accepted, judged by the name of the grpc.StatusCode; raise an error otherwise.
+    """Judge the gRPC response of a receiver by the name of its grpc.StatusCode: return if the segment was accepted,
+    raise an error otherwise.
 
     Raises:
         NotSent: The segment stays in the queue.
-        RefusedForGood: The segment is set aside.
+        RefusedForGood: The segment is moved to refused/.
     """
     _judge(GRPC.get(code), f"status {code}")
 
@@ -191,7 +195,7 @@ class SegmentSink(Protocol):
     def send(self, name: SegmentName, data: bytes) -> bool | None:
         """Send a segment, and return when the receiver has stored it.
 
-        The same segment may be sent again after a crash, or if a response was lost.
+        The same segment may be sent a second time, after a crash or if a response was lost.
 
         Returns:
             False if the receiver had the segment already, None if that is not known.

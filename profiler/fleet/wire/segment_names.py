@@ -1,4 +1,6 @@
-"""Names of segments: DAY/SERVICE/END_NS-UUID.pb.gz. They hold all that is known of a segment without reading it."""
+"""Names of segments: DAY/SERVICE/END_NS-UUID.pb.gz. A name holds all that is known of a segment without reading its
+file.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ PART = ".part"
 _NAME = re.compile(r"(\d{1,19})-([0-9a-f]{32})\.pb\.gz")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 OTHER = "other"
-"""Service of an agent's processes beyond the maximum number of services in a window."""
+"""Name of the service to which an agent assigns processes beyond the maximum number of services in a window."""
 _LONGEST = 200
-"""Maximum number of characters of a segment folder's name."""
+"""Maximum number of characters in the name of a folder of segments."""
 _DIGEST = 16
 _KEY = 16
 _DAY_S, _DAYS = 86_400, 1000
@@ -32,7 +34,7 @@ class SegmentName:
 
     Attributes:
         day: Day of the window's end, UTC.
-        folder: Service as a folder's name.
+        folder: Name of the service, encoded as the name of a folder.
         end_ns: End of the window since the epoch.
         key: Unique key of the segment.
     """
@@ -44,7 +46,9 @@ class SegmentName:
 
     @classmethod
     def new(cls, service: str, end_ns: int, window: str = "") -> SegmentName:
-        """Create a segment's name; segments of a service with the same non-empty `window` get the same key."""
+        """Create a segment's name. Segments of a service with the same window key get the same segment key; without a
+        window key the segment key is random.
+        """
         day = day_of(end_ns)
         key = uuid.uuid4().hex
         if window:
@@ -54,7 +58,7 @@ class SegmentName:
 
     @classmethod
     def parse(cls, day: str, folder: str, name: str) -> SegmentName | None:
-        """Parse the parts of a path; return None if they are not a segment's name."""
+        """Parse the parts of a segment's path. Return None if they are not the name of a segment."""
         match = _NAME.fullmatch(name)
         if match is None or not _DAY.fullmatch(day) or not folder or folder.startswith("."):
             return None
@@ -66,7 +70,7 @@ class SegmentName:
 
     @property
     def path(self) -> str:
-        """The path of a segment below the spool or below a queue."""
+        """The path of a segment, relative to the spool's folder or to a queue's folder."""
         return f"{self.day}/{self.folder}/{self.name}"
 
     @property
@@ -75,8 +79,8 @@ class SegmentName:
 
 
 def folder_of(service: str) -> str:
-    """Return the name of the folder for a service's segments: special characters become %XX, and a long name ends with
-    its digest.
+    """Return the name of the folder for the segments of a service. Special characters become %XX, and a long name is
+    cut and ends with its digest.
     """
     found = quote(service or "unknown", safe="", errors="replace").replace("~", "%7E")
     found = f"%2E{found[1:]}" if found.startswith(".") else found
@@ -93,7 +97,7 @@ def _day(number: int) -> str:
 
 
 def day_of(end_ns: int) -> str:
-    """Return the UTC day of a time, as segments' directories are named."""
+    """Return the UTC day of a time as text, which is the name of a folder of segments."""
     return _day(end_ns // (_DAY_S * 1_000_000_000))
 
 
@@ -106,8 +110,8 @@ def is_part(name: str) -> bool:
 
 
 def default_spool() -> str:
-    """Return the default folder of the agent's spool: the machine's folder for root, and the user's own folder for
-    other users.
+    """Return the default folder of the agent's spool: one in /var/lib for root, and one in the user's state directory
+    for other users.
     """
     if os.geteuid() == 0:
         return "/var/lib/pyprof/spool"

@@ -26,7 +26,9 @@ _MAX_WAITING = 4000
 _MAX_AT_ONCE = 2000
 _PAUSE_S, _MAX_PAUSE_S, _AFTER_FAILURE_S = 1.0, 3.0, 5.0
 _FEW = 100
-"""Rate in segments per second above which the server inserts less often, because a few large blocks cost least."""
+"""Rate in segments per second above which the server inserts less often into the database, because a few large blocks
+of rows cost least.
+"""
 _LOOK_S = 600.0
 _FAILURE_LOG_S = 60.0
 """Minimum time between two log lines about the same database failure, in seconds."""
@@ -36,7 +38,9 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Limits of the server for the age in seconds (max_age, hours_after) and the size in bytes of all segments."""
+    """Limits for the segments of the server: maximum age in seconds (max_age), maximum total size in bytes, and the age
+    in seconds at which hourly rollups replace the rows of windows (hours_after).
+    """
 
     max_age: float
     max_bytes: int
@@ -44,8 +48,8 @@ class Retention:
 
 
 class _PendingSegments:
-    """Segments that were received and whose files are about to be written. The search for files that the database lacks
-    must skip them. Thread-safe.
+    """Segments that were received and whose files are about to be written. The search for files without rows in the
+    database must skip them. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -59,7 +63,7 @@ class _PendingSegments:
 
     def passes_over(self, tenant: str, name: SegmentName) -> bool:
         """Return True if the file of a segment is about to be written, so that the search for files without rows must
-        skip it. Note that the search has skipped the segment.
+        skip it. The skip is recorded.
         """
         with self._lock:
             coming = (tenant, name.path) in self._times
@@ -87,7 +91,7 @@ class Indexer:
     """The thread that inserts received segments into the database and drops old ones.
 
     Attributes:
-        has_caught_up: True once the database has had every segment file since the start.
+        has_caught_up: True as soon as the database had all segment files once since the start.
     """
 
     def __init__(
@@ -99,11 +103,11 @@ class Indexer:
         say: Callable[..., None],
         count: Callable[[str], None],
     ) -> None:
-        """Create the thread that inserts segments into the database. It does not run yet.
+        """Create the thread that inserts segments into the database, without starting it.
 
         Args:
-            say: Writes a line of the log.
-            count: Increments one of the server's metrics.
+            say: Function that writes a line of the log.
+            count: Function that increments one of the server's metrics.
         """
         self._files, self._store, self._books, self._say, self._count = files, store, books, say, count
         self._limits = limits
@@ -124,9 +128,10 @@ class Indexer:
         self._thread.start()
 
     def expect(self, rows: SegmentRows) -> None:
-        """Announce a segment's file that is about to be written, so that the search for missing files skips it.
+        """Announce a segment whose file is about to be written, so that the search for files without rows skips the
+        file.
 
-        add() or forget() must follow. All three may be called from any thread.
+        queue_rows() or forget() must follow. All three may be called from any thread.
         """
         self._coming.add_rows(rows)
 
@@ -142,8 +147,8 @@ class Indexer:
         self._arrived.set()
 
     def forget(self, segments: Iterable[SegmentRows]) -> None:
-        """Withdraw segments that were announced by expect() but not stored. If a file with such a name was skipped by a
-        search, it is searched again.
+        """Withdraw segments that were announced by expect() but not stored. If the search for files without rows has
+        skipped one of their files, the search is repeated.
         """
         if self._coming.drop(segments):
             self._behind = True
@@ -155,11 +160,11 @@ class Indexer:
 
     @property
     def without_file(self) -> int:
-        """The number of windows that the database has and whose files are gone."""
+        """Number of windows that have rows in the database, but no file any more."""
         return len(self._without_file or ())
 
     def close(self) -> None:
-        """Insert the segments that still wait into the database, and stop."""
+        """Insert the segments that still wait into the database, and stop the thread."""
         self._ending.set()
         self._arrived.set()
         self._thread.join()
@@ -200,10 +205,10 @@ class Indexer:
         self._failure = text
 
     def _find_without_file(self) -> set[tuple[str, str]]:
-        """Return (tenant, path) of the windows that the database has and whose files are gone.
+        """Return (tenant, path) of the windows that have rows in the database, but no file any more.
 
-        Files are older than the database if a backup of them was put back. A client may send such a window again, which
-        brings back its file; its rows must not be inserted twice.
+        This is the case after an old backup of the files was restored. A client may send such a window again, which
+        brings its file back. Its rows must not be inserted a second time.
         """
         listed = self._store.listed()
         listed.difference_update((tenant, name.path) for tenant, name, _ in self._files.all())
@@ -214,8 +219,8 @@ class Indexer:
         return listed
 
     def _bring_in(self) -> None:
-        """Insert all queued segments into the database as one block. Segments that arrive meanwhile go into the next
-        block.
+        """Insert all queued segments into the database as one block of rows. Segments that arrive meanwhile go into the
+        next block.
         """
         left = len(self._waiting)
         while left:
@@ -228,7 +233,9 @@ class Indexer:
             self._next_block = time.monotonic() + min(max(len(block) / _FEW, _PAUSE_S), _MAX_PAUSE_S)
 
     def _has_rows(self, rows: SegmentRows) -> bool:
-        """Return True if the database had the rows of a segment before its file was received again."""
+        """Return True if the rows of a segment are in the database, although its file was missing until it was received
+        again.
+        """
         key = rows.tenant, rows.name.path
         if self._without_file is None or key not in self._without_file:
             return False
@@ -311,7 +318,8 @@ class Indexer:
         return dropped
 
     def seal(self, now: float) -> None:
-        """Take the next step by which rollups replace the raw rows of the oldest day that is due (HourlyRollups.seal).
+        """Take the next step by which hourly rollups replace the rows of windows (HourlyRollups.seal), for the oldest
+        day that is due.
 
         Raises:
             StoreError: The database failed.

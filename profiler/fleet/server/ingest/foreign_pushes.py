@@ -1,4 +1,6 @@
-"""Conversion of other projects' pushes to segments: the sender of each URL path, and its response."""
+"""Conversion of profiles that agents of other projects push, such as Pyroscope's, to segments: one reader for each URL
+path, and the response.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from pyprof.importers.profile_builder import PushedProfile
 from pyprof.lazy_dataclasses import dataclass
 
 Read = Callable[[Mapping[str, str], str, bytes], list[PushedProfile]]
-"""Function that reads a push from (parameters of the query, content type, body); raises FormatError."""
+"""Function that decodes a push from the parameters of the URL's query, the content type and the body. It raises
+FormatError.
+"""
 _PROTO = "application/x-protobuf"
 SENDERS: Mapping[str, Read] = {
     "/ingest": pyroscope_parca_requests.read_pyroscope_ingest,
@@ -23,7 +27,9 @@ SENDERS: Mapping[str, Read] = {
     "/profiles/writeraw": lambda _, kind, body: pyroscope_parca_requests.read_parca_write(kind, body),
     "/v1development/profiles": lambda _, _kind, body: otlp.read_otlp(body),
 }
-"""Readers of other projects' pushes by URL path: Pyroscope's two, Parca's, OpenTelemetry's."""
+"""Functions that decode pushes of other projects' agents, by URL path: two of Pyroscope, one of Parca, one of
+OpenTelemetry.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +37,8 @@ class ForeignPush:
     """Profiles that the agent of another project pushes to the server.
 
     Attributes:
-        path: One of SENDERS.
-        words: Parameters of the query.
+        path: URL path of the request, a key of SENDERS.
+        words: Parameters of the URL's query.
         encoding: Content-Encoding.
     """
 
@@ -46,7 +52,7 @@ class ForeignPush:
         """Convert the profiles of a push to segments. Equal pushes give equal names, so a repeated push counts once.
 
         Args:
-            now_ns: End of profiles that have no times.
+            now_ns: Time since the epoch that counts as the end of profiles without times.
             most: Maximum inflated size of the body in bytes.
 
         Raises:
@@ -67,6 +73,6 @@ class ForeignPush:
 
     @property
     def answer(self) -> tuple[bytes, str]:
-        """Body and content type of the response to an accepted push: an empty message in the sender's format."""
+        """Body and content type of the response to an accepted push: an empty message in the format of the sender."""
         is_json = self.content_type.partition(";")[0].strip().lower() == pyroscope_parca_requests.JSON
         return (b"{}", pyroscope_parca_requests.JSON) if is_json else (b"", self.content_type or _PROTO)

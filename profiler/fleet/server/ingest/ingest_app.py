@@ -1,4 +1,6 @@
-"""Ingest of segments: they are stored durably, or refused with a reason. This frequent request bypasses Starlette."""
+"""Ingest of segments: each is stored durably, or refused with a reason. These requests are so frequent that they bypass
+Starlette.
+"""
 
 from __future__ import annotations
 
@@ -32,21 +34,27 @@ from pyprof.model.untrusted_text import dump_json
 
 SMALL = WorkLimit(samples=4_000, threads=1_000, unknown=100, calls=10_000, frames=100)
 MIDDLE = WorkLimit(samples=30_000, threads=2_000, unknown=100, calls=10_000, frames=100)
-"""Limits for the work on a request body in the server's own process: about 10 ms and 100 ms of work."""
+"""Limits for the work on a request body in the server's own process: SMALL allows about 10 ms of work, MIDDLE 100
+ms.
+"""
 _TOGETHER = 8
-"""Number of received segments that are written at once, so that one is written while another waits for the disk."""
+"""Number of threads that store received segments, so that one segment can be written while another waits for the
+disk.
+"""
 _SMALL_BYTES = 1 << 18
-"""Maximum inflated size in bytes of request bodies that one thread reads. With more threads that need the GIL, each of
-their system calls takes longer. Windows of 400 stacks are half as large.
+"""Maximum inflated size in bytes of a request body that the single thread for small bodies reads. With more threads
+that need the GIL, each of their system calls takes longer. Windows of 400 stacks are half as large.
 """
 LARGE = 1 << 23
-"""Inflated size in bytes from which a request body is read in another process, one at a time."""
+"""Inflated size in bytes above which a request body is read in another process, one such body at a time."""
 ELSEWHERE = min(os.cpu_count() or 1, 4)
-"""Maximum number of expensive request bodies that are read at once, each in another process."""
+"""Maximum number of expensive request bodies that are read at the same time, each in a separate process."""
 _MAX_LARGE, _MAX_WAITING = 4, 64
-"""Maximum number of a tenant's large request bodies, and of its other expensive bodies, that wait for a process."""
+"""Maximum numbers of large request bodies and of other expensive request bodies of one tenant that wait for a
+process.
+"""
 MAX_HELD = 1 << 29
-"""Maximum size in bytes of request bodies that are arriving or waiting."""
+"""Maximum total size in bytes of all request bodies that are arriving or waiting."""
 _RETRY_S = 30
 _Read = TypeVar("_Read")
 _Kept = TypeVar("_Kept")
@@ -77,7 +85,19 @@ class IngestThreads:
         elsewhere: Callable[[], _Read],
         keep: Callable[[_Read], _Kept],
     ) -> _Kept:
-        """Read a request body and store the result, in this process or, for large or expensive bodies, in another one.
+        """Read a request body and store the result. Large and expensive bodies are read in another process.
+
+        Args:
+            here: Function that reads the body in this process, and raises WorkLimitExceeded if that is too expensive.
+                None to always use another process.
+            elsewhere: Function that reads the body in another process.
+            keep: Function that stores what was read.
+
+        Returns:
+            The result of keep.
+
+        Raises:
+            Refused: Too many bodies wait. The functions may raise other exceptions.
 
         Args:
             here: Reads in this process; raises WorkLimitExceeded if that is too expensive. None to always use another
@@ -103,7 +123,7 @@ class IngestThreads:
 
     @contextmanager
     def _wait(self, tenant: str, body: bytes, most: int) -> Iterator[None]:
-        """Count a request body as waiting; raise Refused if too many wait."""
+        """Count a request body as waiting until the context is left; raise Refused if too many wait."""
         if self._waiting[tenant] >= most or self._bytes + len(body) > MAX_HELD:
             text = (
                 f"{self._waiting[tenant]} bodies that are much work wait of the tenant, {most} at most, or others' do"
@@ -118,8 +138,8 @@ class IngestThreads:
             self._bytes -= len(body)
 
     def close(self) -> None:
-        """Cancel the reading of bodies that has not begun, without waiting: no client waits for its response any
-        more.
+        """Cancel the reading of bodies that has not begun, without waiting, because no client waits for its response
+        any more.
         """
         for threads in (self._reader, self._middle, self._large, self._much, self._keepers):
             threads.shutdown(wait=False, cancel_futures=True)
@@ -132,7 +152,7 @@ SAFE = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "
 JSON = "application/json"
 _FUTURE_S = 86_400
 _MAX_END_DIFFERENCE_NS = 86_400_000_000_000
-"""Maximum difference in nanoseconds between the end of a window in its file and in its name."""
+"""Maximum difference in nanoseconds between the end of a window in the segment's contents and in its name."""
 _BODY_S = 60
 """Maximum time in seconds for a request body to arrive."""
 _Found = TypeVar("_Found")
@@ -142,11 +162,11 @@ _HERE = ("localhost", "127.0.0.1", "[::1]")
 
 
 class ClientGone(Exception):
-    """The client has disconnected and does not wait for the response."""
+    """The client has disconnected, so that no response is needed."""
 
 
 class IngestApp:
-    """The ASGI application that receives segments, with parts that other ways of ingest share."""
+    """The ASGI application that receives segments. Some of its methods also serve pushes of other projects' agents."""
 
     def __init__(self, config: ServerConfig, parts: ServerParts, access: Access) -> None:
         self._config, self._access = config, access
@@ -188,7 +208,7 @@ class IngestApp:
         """Count and log the refusal of a segment, and return the response.
 
         Args:
-            refused: Why the request is refused.
+            refused: The exception that says why the request is refused.
             client: The address of the client, without its port.
 
         Returns:
@@ -201,11 +221,11 @@ class IngestApp:
         return refused.status, dump_json(found), headers
 
     def check_host(self, host: str) -> None:
-        """Refuse requests under a foreign host name if the server has no tokens. Otherwise a foreign web page, whose
-        host name resolves to this machine, could use the server.
+        """Refuse a request for an unknown host name, if the server has no tokens. Otherwise a malicious web page could
+        use the server through a host name that resolves to this machine (DNS rebinding).
 
         Raises:
-            Refused: The host name is another one.
+            Refused: The host name is not one of this server.
         """
         if not self._access.is_open:
             return
@@ -258,7 +278,7 @@ class IngestApp:
         return bytes(found)
 
     async def take_push(self, tenant: str, push: ForeignPush) -> None:
-        """Store all profiles that another project's agent pushes, or none.
+        """Store all profiles that an agent of another project pushes, or none if one of them is wrong.
 
         Raises:
             Refused: The push is wrong.
@@ -272,9 +292,9 @@ class IngestApp:
         here: Callable[[WorkLimit], list[ReadSegment]] | None,
         elsewhere: Callable[[], list[ReadSegment]],
     ) -> int:
-        """Read and store the segments of a request, and return how many were new.
+        """Read and store the segments of a request, and return how many of them were new.
 
-        Segments that exist already are no error: an agent that sends again must learn that it is done.
+        A segment that exists already is no error: an agent that sends it again must learn that the server has it.
 
         Raises:
             Refused: A segment is wrong.
@@ -292,7 +312,7 @@ class IngestApp:
         return sum(self._kept(rows, data) for rows, data in segments)
 
     def _pushed(self, tenant: str, push: ForeignPush) -> list[ReadSegment]:
-        """Read another project's push in another process.
+        """Decode a push of another project's agent in a separate process.
 
         Raises:
             FormatError: The push is broken.
@@ -306,7 +326,8 @@ class IngestApp:
     ) -> tuple[Callable[[WorkLimit], list[ReadSegment]], Callable[[], list[ReadSegment]]]:
         """Make two functions that read a received segment: one in this process, and one in another process.
 
-        The other process returns its frames if this one gave up because of unknown frames.
+        If this process has given up because of unknown frames, the other process also returns its frames for this
+        process's cache.
         """
         lends = False
 
@@ -364,7 +385,7 @@ class IngestApp:
         return rows
 
     def _kept(self, rows: SegmentRows, data: bytes) -> bool:
-        """Store a received segment, and return True if the server did not have it yet.
+        """Store a received segment, and return True if it was new to the server.
 
         Raises:
             Refused: The disk is full.
@@ -414,8 +435,8 @@ class IngestApp:
 
 
 def _check_content(rows: SegmentRows) -> None:
-    """Refuse a segment (raise Refused) that states another service or another day than its name: it may be stored
-    already under its right name.
+    """Refuse a segment (raise Refused) if its contents state another service or day than its name. The server may have
+    stored it already under its right name.
     """
     name = rows.name
     if rows.end_ns and abs(rows.end_ns - name.end_ns) > _MAX_END_DIFFERENCE_NS:
@@ -430,7 +451,7 @@ def _check_content(rows: SegmentRows) -> None:
 
 
 async def _parts(receive: Receive) -> AsyncIterator[bytes]:
-    """Yield the parts of a request body.
+    """Yield the chunks of a request body as they arrive.
 
     Raises:
         ClientGone: The client has disconnected.

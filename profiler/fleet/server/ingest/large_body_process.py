@@ -1,10 +1,10 @@
-"""A process with low priority that reads large bodies and expensive ones, one at a time.
+"""A process with low priority that reads large and expensive request bodies, one at a time.
 
 The server's threads share one interpreter. A thread that parses 100 MiB takes half of its time from all others, and
-each of their system calls waits for the GIL. The process returns rows with a separate book of stacks. It starts with
-the first such body, and ends when its input is closed. It pauses after a large body, because that occupies the caches
-and the memory bandwidth regardless of its priority. Time in which other processes kept the processor makes no pause
-longer.
+each of their system calls waits for the GIL. So another process parses such bodies, and returns rows with a separate
+stack cache. It starts with the first such body, and ends when its input is closed. After a large body it pauses,
+because parsing occupies the caches and the memory bandwidth regardless of its priority. The pause depends on its
+processor time only, not on time in which other processes kept the processor.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _READER = (
     "from pyprof.fleet.server.ingest.large_body_process import read_all; read_all()"
 )
 _AFTER_OTHERS = 19
-"""Nice value of the process that reads large bodies, relative to the server."""
+"""Nice value of the process that reads large bodies, relative to that of the server."""
 _REST = 3
-"""Length of the pause after reading a large body, relative to the processor time for reading it."""
+"""Length of the pause after a large body, as a multiple of the processor time for reading it."""
 _MAX_MEMORY = 1 << 28
-"""Maximum resident size in bytes of the process that reads large bodies, above which another process replaces it."""
+"""Resident size in bytes of the process that reads large bodies, above which a new process replaces it."""
 _Found = TypeVar("_Found")
 _known = TenantFrameCaches()
-"""Cache of the frames in the bodies that this process has read."""
+"""Caches of the frames in the bodies that this process has read, for each tenant."""
 
 
 def segment(tenant: str, name: SegmentName, data: bytes, most: int, lends: bool) -> SegmentRows:
-    """Read the rows of a received segment in the separate process (see rows_of()).
+    """Read the rows of a received segment (see rows_of()). This function runs in the process for large bodies.
 
     Raises:
         FormatError: The segment is broken or too large.
@@ -51,7 +51,8 @@ def segment(tenant: str, name: SegmentName, data: bytes, most: int, lends: bool)
 
 
 def pushed(tenant: str, push: ForeignPush, now_ns: int, most: int) -> list[tuple[SegmentRows, bytes]]:
-    """Read the rows and the encoded segments of another project's push (ForeignPush.segments()).
+    """Read the rows and the encoded segments of another project's push (ForeignPush.segments()). This function runs in
+    the process for large bodies.
 
     Raises:
         FormatError: The push is broken or too large.
@@ -61,13 +62,13 @@ def pushed(tenant: str, push: ForeignPush, now_ns: int, most: int) -> list[tuple
 
 
 class LargeBodies:
-    """A process that reads large request bodies, for one thread; only close() may be called from others."""
+    """A process that reads large request bodies. One thread uses it; other threads may only call close()."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, closed: threading.Event | None = None) -> None:
-        """Create the caller's side of the reading process, which starts with the first call.
+        """Create the server's side of the process that reads large bodies. The process starts with the first call().
 
         Args:
-            clock: Returns seconds.
+            clock: Function that returns the time in seconds.
             closed: Event that ends a pause early.
         """
         self._reader: subprocess.Popen[bytes] | None = None
@@ -75,7 +76,7 @@ class LargeBodies:
         self._closed = closed or threading.Event()
 
     def call(self, is_large: bool, function: Callable[..., _Found], *arguments: object) -> _Found:
-        """Call a function in the process that reads large bodies, after its pause.
+        """Call a function in the process that reads large bodies, after the pause that follows a large body.
 
         Raises:
             PyprofError: The function raised it.
@@ -136,7 +137,9 @@ def _memory_of(pid: int) -> int:
 
 
 def read_all() -> None:
-    """Execute calls from standard input; this is the main function of the process."""
+    """Execute function calls that are pickled on standard input, and write their results to standard output. This is
+    the main function of the process for large bodies.
+    """
     os.nice(_AFTER_OTHERS)
     questions, answers = os.fdopen(0, "rb"), os.fdopen(1, "wb")
     while questions.peek(1):

@@ -1,4 +1,4 @@
-"""The received segments, as files TENANT/DAY/SERVICE/END_NS-KEY.pb.gz. They are authoritative.
+"""The received segments, as files TENANT/DAY/SERVICE/END_NS-KEY.pb.gz. The files are authoritative, not the database.
 
 A file is written under a temporary name, synced and linked to its name, and never changed.
 """
@@ -21,7 +21,7 @@ _MAX_BYTES = 1 << 28
 _CHECK_BYTES = 1 << 16
 """Size in bytes of the file that the server's health check writes."""
 _MAX_FOLDERS = 1 << 16
-"""Maximum number of segment folders that are known to be durable."""
+"""Maximum number of segment folders that are remembered as durable."""
 
 
 class DiskFull(Exception):
@@ -29,8 +29,8 @@ class DiskFull(Exception):
 
 
 class SegmentFiles:
-    """The files of received segments, for several threads. It creates and locks the folder, and raises OutputError if
-    that fails.
+    """The files of received segments. Several threads may use it. The constructor creates and locks the folder, and
+    raises OutputError if that fails.
     """
 
     def __init__(self, root: str, disk: Disk | None = None) -> None:
@@ -41,7 +41,7 @@ class SegmentFiles:
         self._durable: set[str] = set()
 
     def store_segment(self, tenant: str, name: SegmentName, data: bytes) -> bool:
-        """Store a segment's file, and return when it is durable.
+        """Store a segment's file, and return when it is durable (True if it is new).
 
         Returns:
             False if a file with this name exists already.
@@ -72,7 +72,7 @@ class SegmentFiles:
         return new
 
     def check(self) -> None:
-        """Write a small file to check the disk.
+        """Check that the disk takes files: write a small one and delete it.
 
         Raises:
             OSError: Writing failed.
@@ -97,9 +97,10 @@ class SegmentFiles:
             self._disk.close(fd)
 
     def _create(self, folder: str, part: str, tenant: str, name: SegmentName) -> int:
-        """Create the temporary file of a segment, assuming that the folder exists and the name is free.
+        """Create the temporary file of a segment. This assumes that the folder exists and that the name is free.
 
-        Each system call releases the GIL and may hand it to another thread, so the usual case must make few of them.
+        Each system call releases the GIL and may hand it to another thread, so the usual case must make few system
+        calls.
         """
         if folder in self._durable:
             with suppress(FileNotFoundError, FileExistsError):
@@ -111,7 +112,9 @@ class SegmentFiles:
         return self._disk.create(part)
 
     def _make_folders(self, tenant: str, name: SegmentName) -> None:
-        """Make the folders of a segment durable; a killed server may have made them without a sync."""
+        """Make the folders of a segment and sync them. Existing folders are synced too: a killed server may have made
+        them without a sync.
+        """
         folder = self.root
         with self._folders:
             for each in (tenant, name.day, name.folder):
@@ -138,7 +141,7 @@ class SegmentFiles:
             return file.read(_MAX_BYTES)
 
     def all(self) -> Iterator[tuple[str, SegmentName, int]]:
-        """Yield (tenant, name, size in bytes) of all stored segments, ordered only by day within a tenant."""
+        """Yield (tenant, name, size in bytes) of all stored segments. Within a tenant they are sorted by day only."""
         for tenant in self._disk.list_folder(self.root):
             if not tenant.is_folder or tenant.name.startswith("."):
                 continue
@@ -152,7 +155,7 @@ class SegmentFiles:
                             yield tenant.name, name, file.size
 
     def drop_day(self, day: str) -> int:
-        """Delete a day's segments of all tenants, and return how many there were.
+        """Delete the segments of one day of all tenants, and return their number.
 
         Raises:
             OSError: A file cannot be deleted.

@@ -1,8 +1,8 @@
 """Conversion of a segment to rows of the database (tables.sql), and of frames to texts and back.
 
-The parts of the text are kind, trust, mark, file, build ID, place in the file, title, and lines. They are separated by
-characters that are replaced in names. So a text states everything that the frame's segment stated, and equal frames
-have equal texts.
+The text of a frame has these parts: kind, trust, mark, file, build ID, place in the file, title, and lines. They are
+separated by characters that are replaced in names. So a text states everything that the segment stated about the frame,
+and equal frames have equal texts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ _PART, _LINE, _FIELD = "\x1f", "\x1e", "\x1d"
 _PARTS, _FIELDS = 8, 4
 _WORD = 1 << 64
 _MAX_NAME, _MAX_LINES = 1 << 14, 1000
-"""Maximum number of characters of one part of a frame's text, and of lines of a frame; the innermost lines are kept."""
+"""Maximum number of characters of one part of a frame's text, and maximum number of source lines of a frame. The
+innermost lines are kept.
+"""
 _OFFSET = re.compile(r"\+[0-9a-f]{1,16}", re.ASCII)
 _CLEAN = str.maketrans({_PART: "?", _LINE: "?", _FIELD: "?", "\0": "?"})
 _KINDS = {kind.name.lower(): kind for kind in FrameKind}
@@ -51,10 +53,10 @@ _TRUSTS = {trust.label: trust for trust in Trust}
 
 
 def text_of(frame: Frame, modules: tuple[ModuleInfo, ...]) -> str:
-    """Return the text by which the database stores a frame.
+    """Return the text that stands for a frame in the database.
 
     Args:
-        modules: Modules of the frame's pprof file, in which Frame.rel is the offset in the module's file.
+        modules: Object files of the segment that contains the frame. Here Frame.rel is the offset in the file.
     """
     module = modules[frame.module] if frame.module >= 0 else None
     mark = written.encode_frame(frame).hex() if frame.mark is not None else ""
@@ -81,10 +83,11 @@ def _clean(text: str) -> str:
 
 
 def frame_of(text: str, module: int) -> Frame:
-    """Return the frame of a text in the database. A text without the right parts becomes a frame with that title.
+    """Decode the text that stands for a frame in the database. A text that does not have the right parts becomes the
+    title of a frame.
 
     Args:
-        module: Index of module_of(text), -1 if there is none.
+        module: Index of the object file that module_of(text) returns, -1 for none.
     """
     parts = text.split(_PART)
     if len(parts) != _PARTS:
@@ -98,7 +101,9 @@ def frame_of(text: str, module: int) -> Frame:
 
 
 def file_offset(text: str) -> int | None:
-    """Return the file offset of a frame's code that its text in the database states, None if it states none."""
+    """Return the file offset of a frame's code, from the text that stands for the frame in the database. None if the
+    text states no offset.
+    """
     parts = text.split(_PART)
     return int(parts[5], 16) if len(parts) == _PARTS and _OFFSET.fullmatch(parts[5]) else None
 
@@ -116,7 +121,7 @@ def _line(text: str) -> Line:
 
 
 def module_of(text: str) -> ModuleInfo | None:
-    """Return the object file that contains a frame, from the frame's text."""
+    """Return the object file of a frame from the text that stands for the frame in the database."""
     parts = text.split(_PART)
     if len(parts) != _PARTS or not parts[3]:
         return None
@@ -125,25 +130,27 @@ def module_of(text: str) -> ModuleInfo | None:
 
 HOUR_NS = 3600 * 10**9
 HOST = "host"
-"""Label of a sample that names the machine on which it was taken."""
+"""Name of the label that states the machine on which a sample was taken."""
 _MAX_FRAMES = 2000
-"""Maximum number of frames of a stack in the database; of a deeper one, this many outermost frames are kept."""
+"""Maximum number of frames of a stack in the database. Of a deeper stack, only this many outermost frames are kept."""
 _MAX_CALLS, _MAX_LETTERS = 1 << 24, 1 << 28
-"""Maximum number of calls and characters of the new stacks of a segment, in the form in which the database stores
-them.
+"""Maximum total numbers of calls and of characters in the new stacks of a segment, in the form in which the database
+stores stacks.
 """
 _MAX_OF_LABELS = 1 << 21
-"""Maximum number of characters in all label sets of a segment."""
+"""Maximum total number of characters in all label sets of a segment."""
 _HALVES = struct.Struct("<QQ")
 _BARE = re.compile(r"!0x[0-9a-f]+$")
 """Pattern of the title of a function without a name, of which only the start address is known."""
 _MOST = 1 << 50
-"""Maximum length of a window in nanoseconds and maximum sum of its values (13 days), so that thousands of windows have
-a sum.
+"""Maximum length of a window in nanoseconds, and maximum sum of its values (13 days): the sum of thousands of windows
+then fits into 64 bits.
 """
 _SERIES_REMEMBERED = 1 << 16
 BuildCost = tuple[str, str, int, int, int]
-"""The cost of an object file: (path, build ID, amount, amount without names, amount truncated there)."""
+"""The cost of samples in one object file: (path, build ID, amount, amount without function names, amount of stacks that
+were truncated there).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +158,11 @@ class SegmentRows:
     """The rows of one segment: one for each stack and label set.
 
     Attributes:
-        stacks: Numbers of the stacks in the tenant's stack cache; (n,).
+        stacks: Number of each row's stack in the tenant's stack cache; (n,).
         series, values, counts: Label set, value and number of samples of each row; (n,).
         squares: The sum over a row's samples of the squared value that one sample stands for; (n,).
         labels: Label sets by the numbers in `series`.
-        length_ns: Time that the segment covers.
+        length_ns: Length of the segment's window in nanoseconds.
         end_ns: End of the window since the epoch that the file states, 0 if it states none.
     """
 
@@ -180,7 +187,7 @@ class SegmentRows:
         return day_of(self.name.end_ns)
 
     def by_series(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """Return the series (label sets), and the sum of each one's values."""
+        """Return the numbers of the series (label sets) in the segment, and the sum of the values of each."""
         found, place = np.unique(self.series, return_inverse=True)
         sums = np.zeros(len(found), np.int64)
         np.add.at(sums, place, self.values)
@@ -188,7 +195,7 @@ class SegmentRows:
 
 
 def hour_of(end_ns: int) -> int:
-    """Return the hour since 1970 to which a window belongs by its end; a window that ends at the end of an hour belongs
+    """Return the hour (since 1970) that contains the end of a window. A window that ends exactly with an hour belongs
     to that hour.
     """
     return (end_ns - 1) // HOUR_NS
@@ -207,8 +214,8 @@ def rows_of(
 
     Args:
         book: Stack cache of the tenant, to which the stacks of this segment are added.
-        most: Maximum inflated size of data from a client; None for a stored segment.
-        little: Limits of the work, None for none.
+        most: Maximum inflated size in bytes of data from a client, None for a stored segment.
+        little: Limits for the work on the segment, None for no limits.
         lends: Let the stack cache lend its frames to a cache that adopts its stacks.
 
     Raises:
@@ -243,7 +250,7 @@ def rows_of(
 def _rows(
     tenant: str, name: SegmentName, about: About, parts: Parts, book: StoredStackCache, numbers: npt.NDArray[np.int64]
 ) -> SegmentRows:
-    """Sum up the samples of a segment by stack and label set; numbers are those of the samples' stacks."""
+    """Sum up the samples of a segment by stack and label set. `numbers` has the number of each sample's stack."""
     of_thread = [each.labels for each in parts.threads]
     labels = list(dict.fromkeys(of_thread)) or [()]
     kind = about.value_types[-1]
@@ -279,7 +286,7 @@ def _rows(
 
 
 def _check_texts(kind: ValueType, labels: Iterable[Labels]) -> None:
-    """Check the length of texts that a file states once and the database repeats in every row.
+    """Check the length of texts that a segment's file states once, but the database repeats in every row.
 
     Raises:
         FormatError: The texts are too long.
@@ -292,7 +299,8 @@ def _check_texts(kind: ValueType, labels: Iterable[Labels]) -> None:
 
 
 class _WholeStacks(Builder):
-    """A Builder for a file whose stacks go to the database, which stores each stack as a whole: it makes no tree.
+    """A Builder, which a pprof reader fills, for segments that go to the database. It makes no tree, because the
+    database stores each stack as a whole.
 
     Attributes:
         calls: Frames of each stack.
@@ -305,7 +313,7 @@ class _WholeStacks(Builder):
         self._count = 0
 
     def add_stack(self, frames: Iterable[int], below: int = 0) -> int:
-        """Return the index of a stack in the list of stacks (calls), and add it.
+        """Add a stack to the list of stacks (calls), and return its index.
 
         Raises:
             FormatError: There are too many calls.
@@ -321,8 +329,8 @@ class _WholeStacks(Builder):
 
 
 class _ShownFrames(dict[int, ShownFrame]):
-    """A mapping from the number of a frame in a file to the frame in the database's form. Entries are made when they
-    are first used. It raises FormatError for too many characters.
+    """A mapping from the number of a frame in a file to the frame in the database's form. An entry is made on its first
+    use. FormatError is raised if the texts of the frames have too many characters in total.
     """
 
     def __init__(self, parts: Parts, digests: Mapping[int, bytes], known: FrameCache) -> None:
@@ -359,7 +367,7 @@ def _check_stacks(calls: int, letters: int) -> None:
 def _numbers(
     stack: npt.NDArray[np.int32], calls: Sequence[Sequence[int]], shown: _ShownFrames, book: StoredStackCache
 ) -> npt.NDArray[np.int64]:
-    """Return the numbers of the samples' stacks in the tenant's stack cache, and add new stacks.
+    """Return the number of each sample's stack in the tenant's stack cache. New stacks are added to the cache.
 
     Args:
         calls: Frames of each stack.
@@ -376,7 +384,9 @@ def _numbers(
 
 
 def _facts(frames: Sequence[ShownFrame]) -> StackFacts:
-    """Return the facts about a stack that the database stores besides its frames, from its frames, outermost first."""
+    """Return what the database stores about a stack besides its frames: the files of its leaf and of its truncation.
+    The input is its frames, outermost first.
+    """
     if not frames:
         return StackFacts()
     cut = next((frame.build for frame in frames if not frame.is_marker), None) if frames[0].is_cut else None
@@ -384,7 +394,7 @@ def _facts(frames: Sequence[ShownFrame]) -> StackFacts:
 
 
 def is_bare(frame: Frame) -> bool:
-    """Return True if the frame's function has no name."""
+    """Return True if the function of a frame has no name."""
     return not frame.lines or _BARE.search(frame.title) is not None
 
 
@@ -396,8 +406,8 @@ def _build(parts: Parts, frame: Frame) -> tuple[str, str] | None:
 
 
 def _builds(book: StoredStackCache, stacks: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> list[BuildCost]:
-    """Return for each object file the cost in its own code, the part of that without function names, and the cost of
-    stacks that were truncated in it.
+    """Return the cost of samples in each object file: of the file's code, of its functions without names, and of stacks
+    that were truncated in it.
     """
     leaf, bare, cut = book.leaf[stacks], book.bare[stacks], book.cut[stacks]
     found, place = np.unique(np.concatenate((leaf, cut)), return_inverse=True)
@@ -411,15 +421,17 @@ def _builds(book: StoredStackCache, stacks: npt.NDArray[np.int64], values: npt.N
 
 @lru_cache(_SERIES_REMEMBERED)
 def number_of(labels: Labels) -> int:
-    """Return the series number of a set of labels."""
+    """Return the number of a series: a hash of its set of labels."""
     return hash_of([part for pair in labels for part in pair])[0]
 
 
 def hash_of(texts: Iterable[str]) -> tuple[int, int]:
-    """Return a 128-bit hash of texts as two halves. Texts have their length in front, so different lists differ."""
+    """Return a 128-bit hash of a list of texts as two 64-bit halves. The length stands in front of each text, so
+    different lists have different hashes.
+    """
     return hash_of_pieces(map(piece_of, texts))
 
 
 def hash_of_pieces(pieces: Iterable[bytes]) -> tuple[int, int]:
-    """Return the hash (see hash_of()) of texts that already have their length in front."""
+    """Return the hash (see hash_of()) of texts that already have their length in front of them."""
     return _HALVES.unpack(hashlib.blake2b(b"".join(pieces), digest_size=_HALVES.size).digest())

@@ -1,9 +1,9 @@
 """Caches of a tenant's frames and stacks, so that a known stack is not read again.
 
-The windows of a service have new stacks each minute, but few new frames. A segment states digests of its stacks.
-Neither names nor calls are read again for those that are known. The caches may be dropped at any time: frames and
-stacks are then read from the segments. If a tenant states a wrong digest for a stack, it gets another stack of the same
-tenant.
+The windows of a service have new stacks each minute, but few new frames. A segment states digests of its stacks. Names
+and calls of a stack with a known digest are not read. The caches may be dropped at any time: frames and stacks are then
+read from the segments. A tenant that states a wrong digest for a stack sees another stack of the same tenant in its
+place.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pyprof.importers.profile_builder import ReadFrame
 from pyprof.lazy_dataclasses import dataclass
 
 _TEXT, _FRAME = 150, 700
-"""Estimated size in bytes of a cached text and of a cached frame, without characters."""
+"""Estimated size in bytes of a cached text and of a cached frame, without their characters."""
 _MAX_ADOPTED, _MAX_LENT = 4_000, 1 << 12
-"""Maximum number of frames that the cache adopts from one body, and maximum size of one in bytes. Other bodies wait
-meanwhile.
+"""Maximum number of frames of one request body that the cache copies from the process for large bodies, and maximum
+size of such a frame in bytes. Other bodies wait meanwhile.
 """
 _MAX_BYTES = 1 << 26
 """Maximum size in bytes of the cached frames in the process that reads large bodies."""
 
 
 class ShownFrame(NamedTuple):
-    """A frame in the form in which the server's stacks contain it.
+    """A frame in the form in which the stacks in the database contain it.
 
     Attributes:
         number: Number of its text.
@@ -40,8 +40,8 @@ class ShownFrame(NamedTuple):
         letters: Number of characters of the text.
         build: Path and build ID of the frame's object file.
         bare: True if the frame's function has no name.
-        is_marker: True for a marker.
-        is_cut: True if it says that the stack was truncated here.
+        is_marker: True if the frame is a marker, which has no code.
+        is_cut: True if the frame is a marker which says that the stack is truncated here.
     """
 
     number: int
@@ -54,14 +54,16 @@ class ShownFrame(NamedTuple):
 
 
 def piece_of(text: str) -> bytes:
-    """Encode a frame's text with its length, so that different lists of texts have different concatenations."""
+    """Encode a frame's text with its length in front, so that different lists of texts have different
+    concatenations.
+    """
     data = text.encode("utf-8", "replace")
     return len(data).to_bytes(4, "little") + data
 
 
 class _ReadFrames(dict[Hashable, ReadFrame]):
-    """A cache of frames by what segments state about them (Builder.read), which estimates its own size in bytes
-    (`memory`).
+    """A cache of decoded frames. The key is what a segment states about a frame (see Builder.read). `memory` is its
+    estimated size in bytes.
     """
 
     memory = 0
@@ -72,10 +74,10 @@ class _ReadFrames(dict[Hashable, ReadFrame]):
 
 
 class FrameCache:
-    """The frames of one tenant's segments that the server caches.
+    """The cache of the frames in one tenant's segments.
 
     Attributes:
-        read: See Builder.read.
+        read: Decoded frames by what segments state about them (see Builder.read).
         shown: Frames by their digests.
         texts: Texts by their numbers.
     """
@@ -89,13 +91,13 @@ class FrameCache:
         self._lock = threading.Lock()
 
     def part(self, texts: Iterable[int]) -> FrameCache:
-        """Return a frame cache that has only the given texts, numbered from 0."""
+        """Return a new frame cache that has only the given texts, numbered from 0."""
         found = FrameCache()
         found.texts = [self.texts[number] for number in texts]
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle only the texts of the frame cache; only copies from part() are pickled."""
+        """Pickle only the texts of the frame cache. Only copies that part() has made are pickled."""
         return {"texts": self.texts}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -107,7 +109,7 @@ class FrameCache:
         return self._memory + self.read.memory
 
     def text(self, text: str) -> int:
-        """Return the number of a frame's text in the cache, and add the text if it is new."""
+        """Return the number of a frame's text in the cache. A new text is added."""
         number = self._number_of.get(text)
         if number is None:
             with self._lock:
@@ -122,7 +124,9 @@ class FrameCache:
     def show(
         self, digest: bytes, text: str, build: tuple[str, str] | None, bare: bool, is_marker: bool, is_cut: bool
     ) -> ShownFrame:
-        """Return the cached frame with this digest in the form of the database. Store it if it is new."""
+        """Return the cached frame with this digest, in the form that the database stores. A new frame is added to the
+        cache.
+        """
         shown = ShownFrame(self.text(text), piece_of(text), len(text), build, bare, is_marker, is_cut)
         with self._lock:
             self._memory += _FRAME + len(shown.piece)
@@ -136,14 +140,14 @@ class FrameCache:
 
 
 def lendable(met: Mapping[Hashable, ReadFrame]) -> dict[Hashable, ReadFrame]:
-    """Return those frames of a segment that another process may copy into its own cache, by what the segment states
-    about them.
+    """Return the frames of a segment that are small enough for another process to copy them into its own cache. The
+    keys are what the segment states about them.
     """
     return dict(islice(((key, made) for key, made in met.items() if made.memory <= _MAX_LENT), _MAX_ADOPTED))
 
 
 class TenantFrameCaches:
-    """The frame caches of all tenants, for one thread. All are cleared when they become too large."""
+    """The frame caches of all tenants, for one thread. When they become too large, all are cleared."""
 
     def __init__(self) -> None:
         self._of: dict[str, FrameCache] = {}
@@ -155,9 +159,11 @@ class TenantFrameCaches:
 
 
 MAX_BYTES = 1 << 28
-"""Maximum estimated size in bytes of all tenants' stacks."""
+"""Maximum estimated size in bytes of the cached stacks of all tenants."""
 _STACK, _BUILD = 400, 150
-"""Estimated size in bytes of a cached stack without its frames, and of a build without its characters."""
+"""Estimated size in bytes of a cached stack without its frames, and of an object file's entry without its
+characters.
+"""
 _ROOM = 1024
 _AT_ONCE, _BETWEEN_S = 100, 0.002
 NOBODY = -1
@@ -169,7 +175,7 @@ class StackFacts:
     """The properties of a stack that the database stores in addition to its frames.
 
     Attributes:
-        leaf: Path and build ID of the file in which it was sampled, None for none.
+        leaf: Path and build ID of the object file that contains the innermost frame, None for none.
         bare: True if the function of its leaf has no name.
         cut: Path and build ID of the file at which it was truncated, None for none.
     """
@@ -185,25 +191,25 @@ class StackFacts:
 
 class StoredStackCache:
     """The stacks of one tenant that the server has read from segments, so that a stack with a known digest is not read
-    again. Columns may be longer than there are stacks.
+    again. The arrays may be longer than the number of stacks.
 
     Attributes:
         by_digest: Bitwise complement of a stack's number, by digest. It is negative, unlike the nodes of a Builder.
         halves: (stacks, 2) uint64, hash of each stack.
-        leaf: (stacks,) number of a build, -1 for none.
-        cut: (stacks,) number of a build, -1 for none.
+        leaf: (stacks,) index in `builds` of the file that contains the innermost frame, -1 for none.
+        cut: (stacks,) index in `builds` of the file at which the stack was truncated, -1 for none.
         bare: (stacks,) True if the function of the leaf has no name (see StackFacts).
         letters: (stacks,) number of characters of the frames' texts.
-        builds: Paths and build IDs.
+        builds: Paths and build IDs of object files.
         known: Cache of the frames.
-        lent: Frames for a cache that adopts the stacks of this one.
+        lent: Frames for another cache that copies the stacks of this one.
     """
 
     def __init__(self, known: FrameCache | None = None) -> None:
-        """Create an empty cache of the stacks that the database has.
+        """Create an empty cache of the stacks of one tenant.
 
         Args:
-            known: Cache of the tenant's frames, which learns the frames of this cache.
+            known: Cache of the tenant's frames. New frames of stacks are added to it.
         """
         self.by_digest: dict[bytes, int] = {}
         self.builds: list[tuple[str, str]] = []
@@ -221,7 +227,9 @@ class StoredStackCache:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle what adopted() needs: only the frames of the cache's stacks, and those in `lent`."""
+        """Pickle only what adopted() of another cache needs: the frames of this cache's stacks, and the frames in
+        `lent`.
+        """
         calls = np.frombuffer(b"".join(self._frames), np.int32)
         used, place = np.unique(calls, return_inverse=True)
         ends = np.cumsum([len(each) for each in self._frames]).tolist()
@@ -245,7 +253,7 @@ class StoredStackCache:
         return self._memory + self.known.memory
 
     def number(self, found: tuple[int, int], frames: Sequence[ShownFrame], facts: StackFacts) -> int:
-        """Return the number of a stack in the cache, and add the stack if it is new.
+        """Return the number of a stack in the cache. A new stack is added.
 
         Args:
             found: Hash of the stack.
@@ -259,7 +267,7 @@ class StoredStackCache:
         return number
 
     def adopted(self, other: StoredStackCache, wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Copy stacks of another cache, given by their numbers there, and return their numbers in this cache.
+        """Copy stacks of another cache, given by their numbers in that cache. Return their numbers in this cache.
 
         The digests of these stacks are copied too. The function pauses regularly to let other threads run.
         """
@@ -285,7 +293,9 @@ class StoredStackCache:
         return None if number == NOBODY else self.builds[number]
 
     def _add(self, found: tuple[int, int], calls: bytes, letters: int, facts: StackFacts) -> int:
-        """Add a stack to the cache; calls are the int32 numbers of its frames' texts. The caller holds the lock."""
+        """Add a stack to the cache. `calls` are the numbers of its frames' texts, as int32. The caller holds the
+        lock.
+        """
         number = self._by_hash.get(found, NOBODY)
         if number != NOBODY:
             return number
@@ -316,7 +326,7 @@ class StoredStackCache:
         return [self.known.texts[at] for at in self.calls(number).tolist()]
 
     def calls(self, number: int) -> npt.NDArray[np.int32]:
-        """Return the (calls,) numbers of a cached stack's frame texts, outermost first."""
+        """Return the numbers of the texts of a cached stack's frames, (calls,), outermost first."""
         return np.frombuffer(self._frames[number], np.int32)
 
     def text(self, number: int) -> str:
@@ -341,8 +351,8 @@ def _longer(column: npt.NDArray[_Kind]) -> npt.NDArray[_Kind]:
 
 
 class StatedStacks(dict[bytes, int]):
-    """A Builder.by_digest that looks up digests of stacks in a cache, and collects the digests that the reader has
-    verified.
+    """A mapping from digest to stack for a Builder. It looks up digests that segments state in a cache, and collects
+    the digests that the reader has verified.
     """
 
     def __init__(self, book: StoredStackCache) -> None:
@@ -352,7 +362,7 @@ class StatedStacks(dict[bytes, int]):
 
 
 class TenantStackCaches:
-    """A stack cache for each tenant. All are dropped when they become too large."""
+    """The stack caches of all tenants. When they become too large, all are dropped."""
 
     def __init__(self, most: int = MAX_BYTES) -> None:
         self._most = most

@@ -1,7 +1,7 @@
 """SQL queries for profiles, rates, time lines, labels and builds of services.
 
-Only listed windows count: rows of others belong to an attempt that failed. The SQL gives the same results on servers of
-2018 and of today: it has no CTE and no maps, and each subquery has an alias.
+Only windows in the table of windows count: other rows were left by an insertion that failed. The SQL gives the same
+results on servers of 2018 and of today: it has no CTE and no maps, and each subquery has an alias.
 """
 
 from __future__ import annotations
@@ -25,25 +25,28 @@ from pyprof.model.profile import Profile, ValueType
 from pyprof.model.thread_identity import Labels
 
 MAX_STACKS = 50_000
-"""Maximum number of stacks of a queried profile; the most expensive ones are kept, and the amount of the others is
-stated.
+"""Maximum number of stacks of a queried profile. The most expensive ones are kept, and the response states the amount
+of the others.
 """
 MAX_SERIES = 10_000
 _MAX_COSTS = 200_000
-"""Maximum number of stack costs of a queried profile that are added up in Python."""
+"""Maximum number of stack costs of a queried profile that are added up in Python. Above it, the database selects the
+most expensive stacks.
+"""
 _MAX_NAMED = 2000
 """Maximum number of stacks that an SQL statement lists one by one."""
 _PARTS, _PARTS_OF_ALL = 60, 200
-"""Number of parts of a query's span, which limits the accuracy of sample times; and maximum for all sets of labels
-together.
+"""Numbers of parts into which a query's span is divided: without labels, and at most for all sets of labels together.
+They limit the accuracy of sample times.
 """
 _TOO_DEAR = {159, 241}
-"""ClickHouse's error numbers of statements that exceeded their limit of time or memory."""
+"""ClickHouse's error numbers of statements that exceeded their limit of time or of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Detail:
-    """The level of detail at which a query sums the costs of stacks: for each label set, and for each part of the span.
+    """The detail in which a query sums the costs of stacks: separately for which label sets, and for how many parts of
+    the span.
 
     Attributes:
         labels: Labels of each series, empty to ignore labels.
@@ -97,9 +100,9 @@ class RunningQuery:
     """A query of a client that runs in the database and can be cancelled.
 
     Attributes:
-        seconds: Maximum time of each statement.
-        bytes: Maximum memory of each statement.
-        mark: Comment in the SQL statements, by which they are found.
+        seconds: Maximum time of each SQL statement in seconds.
+        bytes: Maximum memory of each SQL statement in bytes.
+        mark: Comment in the SQL statements, by which the database finds them to cancel them.
         gone: Set when the client has disconnected.
     """
 
@@ -110,7 +113,7 @@ class RunningQuery:
 
 
 class ClientQueries:
-    """The database queries of one client. All methods raise StoreError if the database fails, Refused if a query costs
+    """The database queries for one client. All methods raise StoreError if the database fails, Refused if a query costs
     too much, and ClientDisconnected if the client has disconnected.
     """
 
@@ -118,7 +121,7 @@ class ClientQueries:
         self._engine, self._asked, self._symbols = engine, asked, symbols
 
     def services(self, chosen: SampleQuery) -> list[ServiceAmount]:
-        """Return the services with windows, most expensive first."""
+        """Return the services that have windows in the selection, most expensive first."""
         found = self._rows(
             "SELECT service, sum(amount) AS whole, uniqExact(host), count(), any(unit), "
             f"sum(host = '' AND amount != 0) FROM ({self._windows(chosen)}) AS chosen "
@@ -129,8 +132,9 @@ class ClientQueries:
         ]
 
     def _windows(self, chosen: SampleQuery) -> str:
-        """Return an SQL statement for the windows of a query: service, host, unit, end_ns, length_ns and amount. If
-        samples are selected by labels, only windows with such samples count, with the amount of these samples.
+        """Return an SQL statement that selects the windows of a query, with service, host, unit, end_ns, length_ns and
+        amount. If samples are selected by labels, only windows with such samples count, and only with the amount of
+        these samples.
         """
         where, windows = self._where(chosen), self._of("windows")
         if not chosen.labels:
@@ -198,9 +202,7 @@ class ClientQueries:
         return {int(row[0]): tuple(zip(map(str, row[1]), map(str, row[2]), strict=True)) for row in found}
 
     def time_line(self, chosen: SampleQuery, step_ns: int) -> list[tuple[int, int]]:
-        """Return the amount of one service, or of all services, in each time step of the span, as (number of the step,
-        amount).
-        """
+        """Return (number of the time step, amount) for each time step of the span, for one service or all services."""
         found = self._rows(
             f"SELECT intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step, sum(amount) FROM {self._of('windows')} "
             f"WHERE {self._where(chosen)} GROUP BY step ORDER BY step"
@@ -208,7 +210,7 @@ class ClientQueries:
         return [(int(row[0]), int(row[1])) for row in found]
 
     def series_line(self, chosen: SampleQuery, step_ns: int) -> list[tuple[int, int, int]]:
-        """Return the amount of each series in each time step of the span, as (number of the step, series, amount)."""
+        """Return (number of the time step, series, amount) for each series in each time step of the span."""
         found = self._rows(
             f"SELECT intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step, series, sum(amount) "
             f"FROM {self._of('window_series')} WHERE {self._listed(chosen)} "
@@ -217,8 +219,8 @@ class ClientQueries:
         return [(int(row[0]), int(row[1]), int(row[2])) for row in found]
 
     def builds(self, chosen: SampleQuery) -> list[tuple[str, str, int, int, int]]:
-        """Return the object files with samples as (path, build ID, amount, amount without names, amount truncated
-        there), worst first.
+        """Return the object files that have samples as (path, build ID, amount, amount without function names, amount
+        of stacks truncated there). The file with the largest problem comes first.
         """
         sums = {"whole": "amount", "bare": "unnamed", "lost": "cut"}
         summed = self._counted(chosen).summed("builds", {"path": "path", "build_id": "build_id"}, sums)
@@ -229,7 +231,7 @@ class ClientQueries:
         return [(str(row[0]), str(row[1]), int(row[2]), int(row[3]), int(row[4])) for row in found]
 
     def windows(self, chosen: SampleQuery) -> tuple[str, int]:
-        """Return the unit of the values of the selected windows, and the length of the longest window in
+        """Return the unit of the values in the selected windows, and the length of the longest window in
         nanoseconds.
         """
         unit, longest = self._rows(
@@ -238,12 +240,12 @@ class ClientQueries:
         return str(unit) or "nanoseconds", int(longest)
 
     def profile(self, chosen: SampleQuery) -> Profile:
-        """Return the profile of the selected samples. Raises Refused where there are none."""
+        """Return the profile of the selected samples. Raise Refused if there are none."""
         return self.profile_with_basis(chosen)[0]
 
     def profile_with_basis(self, chosen: SampleQuery, by_service: bool = False) -> tuple[Profile, SamplingBasis | None]:
-        """Return the profile of the selected samples, and the number of samples behind its shares (SamplingBasis): None
-        where values are measured and not sampled.
+        """Return the profile of the selected samples, and the number of samples on which its shares are based
+        (SamplingBasis). The latter is None if values are measured and not sampled.
 
         Args:
             chosen: The selected samples.
@@ -274,8 +276,8 @@ class ClientQueries:
         return self._symbols is not None and self._symbols.has(tenant, build_id)
 
     def _dearest(self, chosen: SampleQuery, counted: CountedRows, by_service: bool) -> tuple[list[StackCost], Rest]:
-        """Return the costs of the most expensive stacks, and the sum of the others. The database finds them if there
-        are too many rows to add up in Python.
+        """Return the costs of the most expensive stacks, and the number and total cost of the others. The database
+        selects the stacks, because there are too many rows for Python.
         """
         by_stack = _by_stack(counted)
         count, whole = map(int, self._rows(f"SELECT count(), sum(whole) FROM ({by_stack}) AS sums")[0])
@@ -287,8 +289,8 @@ class ClientQueries:
         return costs, Rest(max(count - MAX_STACKS, 0), whole - sum(cost.value for cost in costs))
 
     def _frames(self, chosen: SampleQuery, counted: CountedRows, stacks: set[Stack]) -> dict[Stack, list[str]]:
-        """Return the frames of each stack from the database, outermost first. Few stacks are listed in the statement,
-        many are searched again.
+        """Return the frames of each stack from the database, outermost first. The SQL statement lists the stacks if
+        they are few. Otherwise it repeats the search for them.
         """
         used = f"{self._in()} (SELECT stack, stack2 FROM ({_by_stack(counted)}) AS used)"
         if len(stacks) <= _MAX_NAMED:
@@ -302,7 +304,7 @@ class ClientQueries:
         return {(int(row[0]), int(row[1])): [str(text) for text in row[2]] for row in found}
 
     def _wanted(self, chosen: SampleQuery, labels: dict[int, Labels]) -> str:
-        """Return an SQL condition for samples with the selected labels, "" if all samples match.
+        """Return an SQL condition for samples that have the selected labels, "" if all samples match.
 
         Raises:
             Refused: No series has the labels.
@@ -315,7 +317,9 @@ class ClientQueries:
         return f"series IN ({', '.join(map(str, wanted))})"
 
     def _costs(self, chosen: SampleQuery, counted: CountedRows, by_service: bool, detail: _Detail) -> list[StackCost]:
-        """Return the costs of stacks from the database; if there are too many, one more than _MAX_COSTS."""
+        """Return the costs of stacks from the database, at most _MAX_COSTS + 1. The caller sees by the last one that
+        there are too many.
+        """
         first_ns, part_ns = chosen.from_ns, max(chosen.length_ns // detail.parts, 1)
         if counted.by_hours and detail.parts > 1:
             first_ns, part_ns = first_ns // HOUR_NS * HOUR_NS, -(-part_ns // HOUR_NS) * HOUR_NS
@@ -342,8 +346,8 @@ class ClientQueries:
         ]
 
     def _head(self, chosen: SampleQuery, wanted: str, rest: Rest, whole: int) -> ProfileHead:
-        """Return the properties of a queried profile. If samples are selected by labels, only windows with such samples
-        count.
+        """Return the properties of a queried profile besides its samples. If samples are selected by labels, only
+        windows with such samples count.
         """
         where = self._where(chosen)
         having = f"SELECT batch FROM {self._of('window_series')} WHERE {where} AND {wanted}"
@@ -390,13 +394,13 @@ class ClientQueries:
 
     def _listed(self, chosen: SampleQuery, more: str = "1") -> str:
         """Return the SQL condition by which a query counts only rows of windows that are completely inserted. `more` is
-        a further condition on windows.
+        a further condition on the windows.
         """
         where = self._where(chosen)
         return f"{where} AND batch {self._in()} (SELECT batch FROM {self._of('windows')} WHERE {where} AND {more})"
 
     def _counted(self, chosen: SampleQuery, wanted: str = "") -> CountedRows:
-        """Return the SQL conditions for the rows that a query counts; `wanted` is an additional condition on rows."""
+        """Return the SQL conditions for the rows that a query counts. `wanted` is a further condition on the rows."""
         dialect = self._engine.dialect
         first, last = chosen.days
         days = f"day >= {literal(first)} AND day <= {literal(last)}"
@@ -417,5 +421,5 @@ class ClientQueries:
 
 
 def _by_stack(counted: CountedRows) -> str:
-    """Return an SQL statement that sums the cost of each stack."""
+    """Return an SQL statement for the total cost of each stack."""
     return counted.summed("samples", {"stack": "stack", "stack2": "stack2"}, {"whole": "value"})

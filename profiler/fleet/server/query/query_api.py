@@ -23,8 +23,8 @@ _MAX_ROWS, _MAX_POINTS, _MAX_LINES = 1000, 2000, 12
 _FUNCTIONS, _POINTS = 100, 240
 _SERVICES_NAMED = 5
 _DIGITS = 6
-"""Number of decimal digits of shares and their bounds in responses: stores add up floating-point numbers in different
-orders.
+"""Number of decimal digits to which responses round shares and their confidence bounds: database engines add up
+floating-point numbers in different orders.
 """
 Words = Mapping[str, str]
 Answer = dict[str, Any]
@@ -37,18 +37,18 @@ WORDS: Mapping[str, frozenset[str]] = {
     "profile": frozenset({"format", LABEL}),
     "diff": frozenset({"format", LABEL}),
 }
-"""Parameters that each query accepts besides service, type and span. LABEL stands for parameters that select samples by
-labels. The server refuses all others, because an ignored parameter would make the response wrong.
+"""Parameters that each query accepts besides service, type and span. LABEL stands for all parameters that select
+samples by labels. The server refuses other parameters, because ignoring one would make the response wrong.
 """
 SIDES: Mapping[str, tuple[str, ...]] = {"diff": ("a.", "b.")}
-"""Prefixes of the selections in the parameters of each query; queries that are not listed have none."""
+"""Prefixes of the parameters of queries with several selections. The query diff has two: "a." and "b."."""
 
 
 def services(store: ClientQueries, tenant: str, words: Words) -> Answer:
     """Answer a query with the amounts of all services, the highest rate first.
 
-    The parameter `compare` is a number of seconds. `before` is then the amount in the same span that much earlier, null
-    for services without a window there.
+    The parameter `compare` is a number of seconds. `before` is then the amount in a span of the same length that many
+    seconds earlier, null for services without a window in it.
     """
     chosen = selection(tenant, words)
     limit, earlier_s = whole_number(words, "limit", _MAX_ROWS, _MAX_ROWS), whole_number(words, "compare", 1, 10**8)
@@ -92,7 +92,7 @@ def timeline(store: ClientQueries, tenant: str, words: Words) -> Answer:
     """Answer a query with the amounts of each time step: one line for each value of the label `by`, largest first.
 
     An amount is null for a time step without a window of that value: a host that was not recorded did not use zero
-    seconds. Whether a value of another label was recorded is not known where it has no samples.
+    seconds. For labels other than the host, it is not known whether a value without samples was recorded.
     """
     chosen, points = selection(tenant, words), whole_number(words, "points", _POINTS, _MAX_POINTS)
     unit, longest_ns = store.windows(chosen)
@@ -115,8 +115,8 @@ def timeline(store: ClientQueries, tenant: str, words: Words) -> Answer:
     recorded = store.host_steps(chosen, step_ns) if is_by_hosts and (hosts or by) else {"": set(covered)}
 
     def absent(value: str, step: int) -> int | None:
-        """Return the amount to show for a time step without samples: 0 if the host was recorded in it, None if it was
-        not or that is unknown.
+        """Return the amount to show for a time step without samples: 0 if the host was recorded in this time, None if
+        it was not or if that is not known.
         """
         host = hosts[0] if hosts and not by else value
         return 0 if is_by_hosts and step in recorded.get(host, ()) else None
@@ -132,11 +132,11 @@ def timeline(store: ClientQueries, tenant: str, words: Words) -> Answer:
 
 
 def functions(store: ClientQueries, tenant: str, words: Words) -> Answer:
-    """Answer a query with the functions that cost most by themselves, then by their total.
+    """Answer a query with the functions of the highest own cost, then by total cost.
 
-    own_range and total_range hold the true share of all time with 95 % probability. They and `ranges`, which describes
-    the method, are null where values are measured and not sampled. `unsampled` is the part of `total` that no function
-    has, because no sample stands for it.
+    own_range and total_range contain the true share of the function with 95 % probability. They and `ranges`, which
+    describes the method, are null if values are measured and not sampled. `unsampled` is the part of `total` that
+    belongs to no function, because no sample stands for it.
     """
     limit = whole_number(words, "limit", _FUNCTIONS, _MAX_ROWS)
     profile, basis = store.profile_with_basis(selection(tenant, words), by_service=True)
@@ -169,7 +169,7 @@ def _range(basis: SamplingBasis | None, part: int, whole: int) -> list[float] | 
 
 
 def _ranges(basis: SamplingBasis | None) -> Answer | None:
-    """Return a description of the method by which the confidence ranges of shares were computed, None if there are
+    """Return a description of the method by which the confidence intervals of shares were computed, None if there are
     none.
     """
     if basis is None:
@@ -179,7 +179,7 @@ def _ranges(basis: SamplingBasis | None) -> Answer | None:
 
 
 def _services_of(profile: Profile) -> dict[object, list[str]]:
-    """Return the services in which each function has own cost, most expensive first."""
+    """Return for each function the services in which it has own cost, most expensive first."""
     sums: dict[object, dict[str, int]] = {}
     frame = profile.frame.tolist()
     innermost = [_innermost(profile, each) for each in profile.frames]
@@ -218,8 +218,8 @@ def builds(store: ClientQueries, tenant: str, words: Words) -> Answer:
 
 
 def _hint(path: str, build_id: str, unnamed: int, has_symbols: bool) -> str:
-    """Return a sentence that says how to get names for the functions of a file without names, "" if nothing is missing
-    or known to help.
+    """Return a sentence that says how to get names for the functions of an object file. It is "" if no name is missing
+    or no way is known.
     """
     if not unnamed or has_symbols:
         return ""
@@ -229,7 +229,7 @@ def _hint(path: str, build_id: str, unnamed: int, has_symbols: bool) -> str:
 
 
 def profile(store: ClientQueries, tenant: str, words: Words) -> tuple[bytes, str, str]:
-    """Answer a query with the profile as a file, its media type, and its name."""
+    """Answer a query with a profile as a file: return its contents, its media type and its name."""
     chosen = selection(tenant, words)
     try:
         format_of = registry.find_format(words.get("format", "") or registry.DEFAULT.name)
@@ -246,7 +246,9 @@ def profile(store: ClientQueries, tenant: str, words: Words) -> tuple[bytes, str
 
 
 def _recording(found: Profile) -> bytes:
-    """Return a profile as the bytes of a recording file. It is a database, which needs a file."""
+    """Return a profile as the bytes of a recording file. The recording is an SQLite database, which has to be written
+    to disk.
+    """
     import os
     import tempfile
 
@@ -263,8 +265,8 @@ def _file_name(chosen: SampleQuery) -> str:
 
 
 def diff(store: ClientQueries, tenant: str, words: Words) -> tuple[bytes, str, str]:
-    """Answer a query that compares two selections, whose parameters begin with a. and b.; costs are per second of time
-    in windows.
+    """Answer a query that compares two selections, whose parameters begin with a. and b. Costs are per second of
+    recorded time.
 
     The parameter `format` is html, json or csv.
     """

@@ -22,9 +22,9 @@ class StackCost:
     """The cost of one stack in one part of the span of time that a query asks for.
 
     Attributes:
-        thread: What its samples have in common.
+        thread: Name of the profile's thread to which the cost is added: the service, or "".
         end_ns: The end of the part of the span.
-        squares: See squared_weights().
+        squares: Sum of the squared values that the single samples stand for (squared_weights()).
     """
 
     stack: Stack
@@ -38,14 +38,14 @@ class StackCost:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The stacks that a query's response leaves out because there are too many: their number and their total amount."""
+    """The number and the total amount of the stacks that a query's response leaves out because there are too many."""
 
     count: int
     amount: int
 
 
 def dearest(costs: list[StackCost], most: int) -> tuple[list[StackCost], Rest]:
-    """Return the costs of the most expensive stacks, at most `most`, and the number and total cost of all others."""
+    """Return the costs of the `most` most expensive stacks, and the number and total cost of all other stacks."""
     sums: dict[Stack, int] = {}
     for cost in costs:
         sums[cost.stack] = sums.get(cost.stack, 0) + cost.value
@@ -61,7 +61,7 @@ class ProfileHead:
     """The properties of a profile that was merged from windows, apart from its samples.
 
     Attributes:
-        covered_ns: Time that windows cover.
+        covered_ns: Time that windows cover, in nanoseconds.
         notes: Notes for the summary.
     """
 
@@ -75,16 +75,16 @@ class ProfileHead:
 def profile_of(
     costs: Sequence[StackCost], frames: Mapping[Stack, list[str]], head: ProfileHead, named: Named | None = None
 ) -> tuple[Profile, SamplingBasis | None]:
-    """Return a profile of stack costs, and the number of samples behind its shares (SamplingBasis): None where values
-    are measured and not sampled.
+    """Return a profile of stack costs, and the number of samples on which its shares are based (SamplingBasis). The
+    latter is None if values are measured and not sampled.
 
-    Its times are those of the parts of the span. Its duration is the time that windows cover.
+    The times of samples are those of the parts of the span. The duration is the time that windows cover.
 
     Args:
         costs: Costs of the stacks.
         frames: Frames of each stack, outermost first.
         head: The properties of the whole profile.
-        named: Function that returns a frame of a build-id, at an offset in its file, with the names that it lacks.
+        named: Function that adds missing names to a frame, given a build ID and an offset in the file.
     """
     builder = Builder()
     numbers: dict[str, int] = {}
@@ -106,8 +106,8 @@ def profile_of(
 
 
 def _basis(costs: Iterable[StackCost], kind: ValueType) -> SamplingBasis | None:
-    """Return the number of samples from which the shares of stack costs are computed, as a SamplingBasis. Each cost may
-    be the sum of many samples.
+    """Return the number of samples from which the shares of stack costs are computed (SamplingBasis). Each cost may be
+    the sum of many samples.
     """
     sampled = total = squares = 0.0
     for cost in costs:

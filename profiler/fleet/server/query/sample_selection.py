@@ -1,4 +1,4 @@
-"""The selection of samples in a query's parameters. All texts come from clients."""
+"""The selection of samples by a query's parameters. All texts come from clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyprof.fleet.server.authorization import Refused
 from pyprof.lazy_dataclasses import dataclass
 
 LABEL = "label."
-"""Prefix of a query's parameters that select samples by labels."""
+"""Prefix of those parameters of a query that select samples by labels."""
 _WORDS = {"from", "to", "service", "type"}
 _LONGEST = 1000
 _MAX_LABELS = 20
@@ -45,11 +45,11 @@ class SampleQuery:
 
 
 def check_words(words: Iterable[str], own: Collection[str], sides: Iterable[str]) -> None:
-    """Check the names of a query's parameters.
+    """Check that all parameter names of a query are known.
 
     Args:
         own: Parameters of the query (query_api.py).
-        sides: Prefixes of its selections.
+        sides: Prefixes of the parameters of the query's selections, such as "a.".
 
     Raises:
         Refused: A parameter is not known.
@@ -62,14 +62,14 @@ def check_words(words: Iterable[str], own: Collection[str], sides: Iterable[str]
 
 
 def _known(own: Collection[str], sides: Iterable[str]) -> str:
-    """Return the part of an error message that lists the parameters of a query."""
+    """Return the part of an error message that lists the parameters which a query accepts."""
     found = {f"{side}{word}" for side in sides for word in _WORDS} | {word for word in own if word != LABEL}
     labels = {f"{side}{LABEL}NAME" for side in sides} if LABEL in own else set()
     return f"this query takes {', '.join(sorted(found | labels))}"
 
 
 def selection(tenant: str, words: Mapping[str, str], prefix: str = "") -> SampleQuery:
-    """Return the selection of samples in a query's parameters.
+    """Parse the selection of samples from a query's parameters.
 
     Args:
         prefix: Prefix of the parameters of one side ("a.").
@@ -106,10 +106,10 @@ def _moment(name: str, text: str) -> int:
 
 
 def whole_number(words: Mapping[str, str], name: str, otherwise: int, most: int) -> int:
-    """Return a query's parameter as a number from 1 to most.
+    """Parse a query's parameter as an integer from 1 to `most`.
 
     Raises:
-        Refused: The parameter is no such number.
+        Refused: The parameter is not such a number.
     """
     text = words.get(name, "") or str(otherwise)
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):

@@ -35,8 +35,8 @@ NAMES = (
     "stacks",
     "series",
 )
-"""Tables of the database in the order in which a day is dropped. If the server is killed meanwhile, rollups without
-windows remain (Hours.find_inconsistent_days).
+"""Tables of the database, in the order in which the rows of a day are dropped. If the server is killed meanwhile,
+rollups without windows remain (HourlyRollups.find_inconsistent_days).
 """
 _MIGRATION = re.compile(r"^-- (\d+) (.+)$", re.MULTILINE)
 _SHARDING = re.compile(r"^-- sharding: (\w+) by (\w+)$", re.MULTILINE)
@@ -51,10 +51,9 @@ class Dialect:
 
     Attributes:
         cluster: Name of the cluster, "" for one server.
-        by_hand: Send each statement to each server, because the cluster does not pass it on: ON CLUSTER needs
-            ClickHouse
-            Keeper.
-        old: The server (18.16) has no codecs, no LowCardinality and no TTL.
+        by_hand: Send each statement to each server, because the cluster does not distribute it: ON CLUSTER needs
+            ClickHouse Keeper.
+        old: True for an old server (18.16), which has no codecs, no LowCardinality and no TTL.
         days: Number of days that rows are kept.
     """
 
@@ -81,7 +80,7 @@ class Dialect:
         return _WORD.sub(lambda match: words[match[1]], sql)
 
     def read(self, table: str) -> str:
-        """Return an SQL table expression with the rows of all servers."""
+        """Return an SQL table expression that reads the rows of a table on all servers."""
         return f"{table}_all" if self.cluster else table
 
 
@@ -92,8 +91,8 @@ class Migration:
     sql: str
 
     def statements(self, dialect: Dialect) -> list[str]:
-        """Return the SQL statements of a migration in order. On a cluster each table has a distributed one, which
-        receives INSERT statements.
+        """Return the SQL statements of a migration in order. On a cluster each table also gets a distributed table,
+        which receives INSERT statements.
         """
         found = []
         shards = dict(_SHARDING.findall(self.sql))
@@ -110,7 +109,7 @@ class Migration:
 
 
 def migrations() -> tuple[Migration, ...]:
-    """Return the migrations of the database by number, from 1 on."""
+    """Return the migrations of the database, sorted by their numbers from 1 on."""
     data = pkgutil.get_data("pyprof.fleet.server.store", "tables.sql")
     assert data is not None  # the package's loader finds files
     text = data.decode("utf-8")
@@ -134,25 +133,27 @@ def printed(days: int) -> str:
 _MAX_ANSWER = 1 << 30
 _PATIENCE_S, _LONG_S = 60.0, 3600.0
 SHORT_S = 5.0
-"""Time in seconds to wait for a ClickHouse server's response to a statement that costs little."""
+"""Time in seconds that a ClickHouse server may take to respond to a cheap statement."""
 _CHECK = "SELECT 1 FROM windows LIMIT 1"
 _PORT = 8123
 PASSWORD_VARIABLE = "PYPROF_STORE_PASSWORD"  # noqa: S105 - the name of the variable, not its value
-"""The environment variable with the password of the ClickHouse user."""
+"""Name of the environment variable with the password of the ClickHouse user."""
 _HOST = re.compile(r"([\w.-]+)(?::(\d{1,5}))?", re.ASCII)
 _CODE = re.compile(r"\bCode: (\d{1,6})\b", re.ASCII)
 _COLUMN_EXISTS = (44, 15)
-"""Error codes of ClickHouse for a column that is there already: servers before 19.9 have no IF NOT EXISTS for one."""
+"""ClickHouse's error numbers for adding a column that exists already: servers before 19.9 do not support IF NOT EXISTS
+for columns.
+"""
 _OLD = 20
 """Major version below which a ClickHouse server lacks features (Dialect.old)."""
 
 
 _PASSWORD_CODES = {193, 194, 516}
-"""ClickHouse's error numbers of a wrong password, a missing one, and either of them in versions from 20 on."""
+"""ClickHouse's error numbers for a wrong password, for a missing one, and for both cases from version 20 on."""
 
 
 class StoreError(PyprofError):
-    """The database refused a statement or is not there. The text contains no data of a client."""
+    """The database has refused a statement or cannot be reached. The text contains no data of a client."""
 
     @property
     def code(self) -> int:
@@ -184,10 +185,10 @@ class StoreAddress:
 
 
 def address(url: str) -> StoreAddress:
-    """Parse a database's address: chdb:///FOLDER or clickhouse://[USER@]HOST:PORT[,…]/DATABASE[?cluster=NAME].
+    """Parse a database's URL: chdb:///FOLDER or clickhouse://[USER@]HOST:PORT[,…]/DATABASE[?cluster=NAME].
 
     Raises:
-        UsageError: The URL is another one, or has a password. The text never has the password.
+        UsageError: The URL is not of this form, or has a password. The text never has the password.
     """
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "chdb" and parts.path.startswith("/") and len(parts.path) > 1 and not parts.netloc:
@@ -233,7 +234,8 @@ class Engine(Protocol):
     """An SQL engine. All methods raise StoreError.
 
     run() executes a statement on every server, put() an insertion on the first one. rows() executes a query, and waits
-    at most patience_s seconds for a ClickHouse server. check() tests that the tables exist and the servers respond.
+    at most patience_s seconds for the response of a ClickHouse server. check() tests that the tables exist and the
+    servers respond.
     """
 
     dialect: Dialect
@@ -247,8 +249,8 @@ class Engine(Protocol):
 
 
 class ChdbEngine:
-    """ClickHouse in this process. One process can use a folder at a time, and only one folder. Each query has a
-    connection.
+    """ClickHouse in this process (chdb). Only one process can use a folder at a time, and a process can use only one
+    folder. Each running query has its own connection.
     """
 
     def __init__(self, where: StoreAddress, days: int) -> None:
@@ -313,14 +315,14 @@ class ChdbEngine:
         self.rows(_CHECK)
 
     def close(self) -> None:
-        """Close the idle connections to the database; the caller makes no more queries."""
+        """Close the idle connections to the database. The caller must make no more queries."""
         while not self._idle.empty():
             self._idle.get().close()
 
 
 class HttpEngine:
-    """The HTTP interface of a ClickHouse server, of any version, because drivers do not support old ones. Each query
-    has a connection.
+    """A ClickHouse server of any version, used by its HTTP interface, because drivers do not support old servers. Each
+    query has its own connection.
     """
 
     def __init__(self, where: StoreAddress, days: int) -> None:
@@ -358,7 +360,7 @@ class HttpEngine:
         self._ask(self._where.hosts[0], _CHECK, patience_s=SHORT_S)
 
     def close(self) -> None:
-        """Close nothing, because no connection to the database stays open."""
+        """Close nothing, because no connection to the database stays open between queries."""
 
     def _ask(
         self, host: tuple[str, int], sql: str, block: bytes = b"", database: str = "", patience_s: float = _PATIENCE_S
@@ -396,7 +398,7 @@ class HttpEngine:
 
 
 def _data(answer: bytes) -> list[list[Any]]:
-    """Return the rows of a ClickHouse response. It has no lone surrogates, because inserted text is valid UTF-8."""
+    """Decode the rows of a ClickHouse response. They have no lone surrogates, because inserted text is valid UTF-8."""
     found: list[list[Any]] = orjson.loads(answer)["data"]
     return found
 
@@ -406,7 +408,8 @@ def _first_line(error: object) -> str:
 
 
 def opened(where: StoreAddress, days: int) -> Engine:
-    """Open an SQL engine and bring its tables to the current version. A server opens a folder as a LocalEngine.
+    """Open an SQL engine and bring its tables to the current version. For a folder, the server uses LocalEngine
+    instead.
 
     Raises:
         StoreError: The database cannot be opened.
@@ -432,8 +435,10 @@ def migrate(engine: Engine) -> None:
 
 
 def _tables_of_other_retention(engine: Engine) -> Iterator[str]:
-    """Yield the tables that do not have the configured retention: ClickHouse rewrites the metadata of each table whose
-    TTL is set, and a full disk would leave an empty file. The tables of a cluster are not compared.
+    """Yield the tables whose retention (TTL) is not the configured one. Others need no statement: ClickHouse rewrites
+    the metadata of each table whose TTL is set, and a full disk would leave an empty file.
+
+    The tables of a cluster are not compared: all are yielded.
     """
     sql = "SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()"
     kinds = {} if engine.dialect.cluster else {str(name): str(kind) for name, kind in engine.rows(sql)}

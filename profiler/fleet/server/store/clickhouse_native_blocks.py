@@ -20,12 +20,12 @@ from pyprof.model.thread_identity import Labels
 
 _EPOCH = date(1970, 1, 1).toordinal()
 _TYPES = {"int64": "Int64", "uint64": "UInt64", "float32": "Float32"}
-"""ClickHouse's names of types, by numpy's names."""
+"""ClickHouse's type names by numpy's type names."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockColumn:
-    """A column of a ClickHouse block; data is its encoded values."""
+    """A column of a ClickHouse block. `data` is its encoded values."""
 
     name: str
     type: str
@@ -58,7 +58,7 @@ def days(name: str, values: Iterable[str], times: Sequence[int]) -> BlockColumn:
 
     Args:
         values: Days as YYYY-MM-DD.
-        times: How often each value is repeated; texts() and numbers() do the same.
+        times: Number of consecutive rows for each value.
     """
     found = np.array([date.fromisoformat(value).toordinal() - _EPOCH for value in values], np.uint16)
     return BlockColumn(name, "Date", np.repeat(found, times).tobytes())
@@ -92,22 +92,22 @@ def lists_of_bytes(name: str, sizes: Sequence[int], parts: Iterable[bytes]) -> B
     """Return a ClickHouse column of arrays of byte strings.
 
     Args:
-        sizes: Number of texts in each list.
-        parts: Texts of all lists, encoded by text_bytes(); a part may hold several.
+        sizes: Number of byte strings in each array.
+        parts: Byte strings of all arrays, encoded by text_bytes(). A part may hold several of them.
     """
     return BlockColumn(name, "Array(String)", np.cumsum(sizes, dtype=np.uint64).tobytes() + b"".join(parts))
 
 
 SeriesKey = tuple[str, str, str, str, int]
-"""Key of a series in the database: (day, tenant, type, service, number)."""
+"""Key of a series (label set) in the database: (day, tenant, type, service, number)."""
 StacksOfDay = tuple[str, str, StoredStackCache, npt.NDArray[np.int64]]
-"""Stacks of a day: (day, tenant, stack cache, numbers in the cache)."""
+"""Stacks of one day: (day, tenant, stack cache, numbers of the stacks in the cache)."""
 _LETTERS = 1 << 26
-"""Maximum number of characters in the stacks of a block for the database."""
+"""Maximum total number of characters in the stacks of one block for the database."""
 
 
 def pieces(found: Iterable[StacksOfDay]) -> Iterable[list[StacksOfDay]]:
-    """Split stacks into groups that are small enough for one block of the database each to fit into memory."""
+    """Split stacks into groups, each of which fits into memory as one block for the database."""
     grouped: dict[int, list[StacksOfDay]] = {}
     before = 0
     for day, tenant, book, wanted in found:
@@ -134,7 +134,9 @@ def stacks(found: Iterable[StacksOfDay]) -> Block:
 
 
 def _frames(rows: Iterable[StacksOfDay]) -> BlockColumn:
-    """Return the database column of frames. Many stacks have the same functions, so each text is encoded once."""
+    """Return the frames of stacks as a database column. Many stacks have the same functions, so each text is encoded
+    once.
+    """
     sizes, parts = list[int](), list[bytes]()
     for _, _, book, wanted in rows:
         calls = [book.calls(number) for number in wanted.tolist()]
@@ -161,10 +163,10 @@ def series(found: Mapping[SeriesKey, Labels]) -> Block:
 
 
 def _head(segments: Sequence[SegmentRows], batches: Sequence[int], times: Sequence[int]) -> tuple[BlockColumn, ...]:
-    """Return the columns that all database tables with data of windows have.
+    """Return the columns that are common to all database tables with data of windows.
 
     Args:
-        batches: Batch of each segment.
+        batches: Number of the insertion (batch) of each segment.
         times: Number of rows of each segment.
     """
     return (

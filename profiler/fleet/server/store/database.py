@@ -30,7 +30,7 @@ class _Day:
     """The stacks and series of one day that are known to be in the database.
 
     Attributes:
-        stacks: For each stack cache, a mask of its stacks.
+        stacks: For each stack cache, a mask of its stacks: True for those that the database has.
         series: Keys of series.
     """
 
@@ -39,15 +39,15 @@ class _Day:
 
 
 class StoredRowCache:
-    """A note of which stacks and series the database has for each day, so that each is inserted only once. It is for
-    one thread.
+    """A cache of the stacks and series that the database has for each day, so that each is inserted only once. One
+    thread uses it.
     """
 
     def __init__(self) -> None:
         self._days: dict[str, _Day] = {}
 
     def lacking_stacks(self, segments: Sequence[SegmentRows]) -> list[StacksOfDay]:
-        """Return the stacks of segments that the database lacks, each once a day."""
+        """Return those stacks of segments that the database does not have for the segments' day yet, each once."""
         groups: dict[tuple[str, str, StoredStackCache], list[npt.NDArray[np.int64]]] = {}
         for each in segments:
             groups.setdefault((each.day, each.tenant, each.book), []).append(each.stacks)
@@ -82,8 +82,8 @@ class StoredRowCache:
         return self._days.setdefault(day, _Day())
 
     def _marks(self, day: str, book: StoredStackCache, size: int) -> npt.NDArray[np.bool_]:
-        """Return a mask of a stack cache's stacks: True for stacks that the database has for a day. It covers at least
-        `size` stacks.
+        """Return a mask of the stacks in a stack cache: True for stacks that the database has for a day. The mask has
+        at least `size` elements.
         """
         of_day = self._day(day).stacks
         marks = of_day.get(book, np.zeros(0, np.bool_))
@@ -93,17 +93,20 @@ class StoredRowCache:
 
 
 MAX_SILENCE_S = 15.0
-"""Time in seconds since the first of the database's health checks without success, after which queries are refused.
+"""Time in seconds without a successful health check of the database after which queries are refused. It counts from the
+first check without success.
 
 Two checks in a row have then failed or not ended, so a database that is only slow for a moment does not count.
 """
 _FIRST_BATCH = 1 << 63
-"""First batch number of insertions, above the numbers of older versions, which did not grow."""
+"""Minimum batch number of an insertion. It is above the batch numbers of older versions, which did not grow with
+time.
+"""
 
 
 class Store:
-    """The server's database. Several threads may query it, but only one inserts and drops rows. `hours` creates
-    rollups.
+    """The server's database. Several threads may query it, but only one inserts and drops rows. Its attribute `hours`
+    creates the hourly rollups.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -128,8 +131,8 @@ class Store:
         return time.monotonic() > self._silent_since + MAX_SILENCE_S
 
     def insert(self, segments: Sequence[SegmentRows]) -> None:
-        """Insert segments into the database. Windows come last: if the server is killed before, it has inserted nothing
-        that counts.
+        """Insert segments into the database. The rows of the table `windows` come last: if the server is killed before,
+        nothing that it has inserted counts.
         """
         if not segments:
             return
@@ -145,9 +148,10 @@ class Store:
         self._put("windows", clickhouse_native_blocks.windows(segments, batches))
 
     def _batches(self, count: int) -> list[int]:
-        """Return a batch number for each segment, which identifies the attempt to insert the segment into the database.
+        """Return a batch number for each segment, which identifies this attempt to insert the segment into the
+        database.
 
-        The numbers grow, across all servers of a database.
+        Batch numbers grow with each insertion, across all servers that use the database.
         """
         if not self._last:
             tables = (("windows", "batch"), ("rolls", "upto"))
@@ -181,7 +185,7 @@ class Store:
             self.drop_day(day)
 
     def make_queries(self, by: RunningQuery, symbols: SymbolFiles | None = None) -> ClientQueries:
-        """Return the queries of a client of the database; symbols supplies missing names."""
+        """Return an object for the queries of one client of the database. `symbols` supplies names that frames lack."""
         return ClientQueries(self._engine, by, symbols)
 
     def give_up(self, asked: RunningQuery) -> None:
@@ -190,7 +194,9 @@ class Store:
         self._engine.run(f"KILL QUERY WHERE query LIKE {literal(f'/* {asked.mark} */%')} ASYNC")
 
     def series(self, tenant: str, day: str, most: int) -> set[int]:
-        """Return the series (label sets) that a tenant has had on a day. A push waits for this."""
+        """Return the series (label sets) that a tenant has had on a day. The handling of a push waits for this
+        query.
+        """
         found = self._engine.rows(
             f"SELECT DISTINCT series FROM {self._engine.dialect.read('series')} "
             f"WHERE tenant = {literal(tenant)} AND day = {literal(day)} LIMIT {most}",

@@ -22,18 +22,21 @@ from pyprof.fleet.server.store.clickhouse_engine import ChdbEngine, Dialect, Sto
 from pyprof.fleet.server.store.clickhouse_native_blocks import Block
 
 MIN_FREE_BYTES = 8 << 20
-"""Number of free bytes of the disk below which the server does not open the database."""
+"""Number of free bytes on the disk below which the server does not open its database."""
 _PROBE_BYTES = 1 << 16
-"""Size in bytes of the file that is written before the database opens, because a quota may apply."""
+"""Size in bytes of the test file that is written before the database opens. It detects a quota, which free bytes do not
+show.
+"""
 _DAMAGE = frozenset({27, 32, 33, 36, 40, 49, 62, 79, 107, 226, 231, 246})
-"""ClickHouse's error numbers of damaged files: those of the parser, of checksums and of missing files. chdb has 36 for
-each folder that it cannot open, so other causes are excluded before.
+"""ClickHouse's error numbers of damaged files: those of the parser, of checksums and of missing files. chdb reports
+error 36 for each folder that it cannot open, so other causes are excluded before.
 """
 _NO_ROOM_HINT = "free space on the disk of the database"
 
 
 class LocalEngine:
-    """An SQL engine (Engine) of a folder. Until the disk has room to open the folder, all methods raise StoreError.
+    """An SQL engine of a database in a folder, used like Engine. Until the disk has room to open the folder, all
+    methods raise StoreError.
 
     Attributes:
         was_damaged: True if the folder was damaged, so that an empty database has replaced it.
@@ -44,7 +47,7 @@ class LocalEngine:
 
         Args:
             days: Number of days that rows are kept.
-            say: Writes a line of the log.
+            say: Function that writes a line of the log.
 
         Raises:
             StoreError: Another server uses the folder, or it cannot be used.
@@ -81,7 +84,7 @@ class LocalEngine:
         self._open().check()
 
     def check_room(self) -> None:
-        """Raise StoreError if the database is not open, because its disk has no room for that."""
+        """Raise StoreError if the database is not open because its disk has too little room."""
         if self._engine is None:
             try:
                 _check_room(self._where.path)
@@ -93,7 +96,7 @@ class LocalEngine:
             self._engine.close()
 
     def _open(self) -> ChdbEngine:
-        """Return the database, and open it first if that has not succeeded yet.
+        """Return the engine of the database, and open the database first if no attempt has succeeded yet.
 
         Raises:
             StoreError: The disk has no room, or the database cannot be opened.
@@ -129,7 +132,9 @@ class LocalEngine:
 
 
 def check_unused(path: str) -> None:
-    """Raise StoreError if a server uses the folder of a database. ClickHouse locks its file `status`."""
+    """Raise StoreError if a server uses the folder of a database. A running ClickHouse locks the file `status` in
+    it.
+    """
     try:
         fd = os.open(f"{path}/status", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:  # no server has used the folder yet
@@ -146,7 +151,8 @@ def check_unused(path: str) -> None:
 
 
 def set_aside(path: str) -> str:
-    """Rename the folder of a database to PATH.damaged-TIME, and return the new name. An earlier one is deleted.
+    """Rename the folder of a damaged database to PATH.damaged-TIME, and return the new name. A folder that was renamed
+    earlier is deleted.
 
     Raises:
         StoreError: The folder cannot be renamed.
@@ -184,7 +190,9 @@ def delete(path: str) -> None:
 
 
 def _check_room(path: str) -> None:
-    """Raise OSError (ENOSPC, or as writing failed) if the disk of a folder has too little room to open a database."""
+    """Raise OSError if the disk of a folder has too little room to open a database: ENOSPC, or the error of writing a
+    test file.
+    """
     found = os.statvfs(path)
     if found.f_bavail * found.f_frsize < MIN_FREE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,7 +1,8 @@
 """Hourly rollups: one row for each stack, label set and hour, and the plan of a query that uses them.
 
-Each window counts once. A rollup sums up some windows of an hour: those whose batch is not above its own, since batch
-numbers grow. If an hour's rollups are used, only windows with later batches are read as raw windows.
+Each window counts once. A rollup sums up the windows of an hour that no earlier rollup has, up to a batch of
+insertions. Batch numbers grow, so a query that uses an hour's rollups reads only windows with later batches as raw
+windows.
 
 An hour that ended a while ago is rolled up: the rows of its windows are summed, then a row in `rolls` makes the rollup
 valid. A server that is killed before that has changed nothing. Late windows remain raw until they are a tenth of the
@@ -21,10 +22,12 @@ from pyprof.fleet.server.store.clickhouse_engine import Dialect, Engine, StoreEr
 from pyprof.lazy_dataclasses import dataclass
 
 HOUR = f"intDiv(end_ns - 1, {HOUR_NS})"
-"""SQL expression for the hour of a window."""
+"""SQL expression for the hour to which a window belongs."""
 _KEY, _DAYS = f"toUInt64(day) * 1000000 + {HOUR}", 1_000_000
 MIN_NS = 12 * HOUR_NS
-"""Minimum length of a query's span that uses rollups; shorter spans use raw windows, which have exact times."""
+"""Minimum length in nanoseconds of a query's span for which rollups are used. Shorter spans use raw windows, which have
+exact times.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,8 @@ class Rollup:
     Attributes:
         day: Day of the windows' ends since 1970. At midnight it differs from the day of the hour.
         hour: Hour since 1970.
-        number: Number of the rollup.
-        upto: Number of the last batch of insertions in it.
+        number: Number that identifies the rollup.
+        upto: Number of the last batch of insertions that it includes.
     """
 
     day: int
@@ -50,7 +53,7 @@ class RollupPlan:
 
     Attributes:
         rolls: Numbers of the rollups.
-        upto: Number of the last batch of insertions in them, by (day, hour).
+        upto: Number of the last batch of insertions that the rollups of an hour include, by (day, hour).
     """
 
     rolls: tuple[int, ...]
@@ -61,7 +64,7 @@ def above(upto: Mapping[tuple[int, int], int]) -> str:
     """Return an SQL condition for windows that are in no hourly rollup yet.
 
     Args:
-        upto: Last batch in the rollups, by (day, hour).
+        upto: Number of the last batch that the rollups of an hour include, by (day, hour).
     """
     if not upto:
         return "1"
@@ -90,8 +93,8 @@ def choose_rollups(chosen: SampleQuery, rolls: Iterable[Rollup], sealed: Iterabl
 
 @dataclass(frozen=True, slots=True)
 class CountedRows:
-    """SQL conditions for the rows that a query counts; "" means that no row of that kind counts. At least one is
-    given.
+    """Two SQL conditions for the rows that a query counts: rows of windows, and rows of hourly rollups. "" means that
+    no row of that kind counts. At most one of them is "".
     """
 
     dialect: Dialect
@@ -99,19 +102,19 @@ class CountedRows:
     by_hours: str
 
     def inside(self, condition: str) -> CountedRows:
-        """Return the SQL conditions narrowed by another one, or unchanged if it is ""."""
+        """Return the SQL conditions, each narrowed by a further condition. They are unchanged if that is ""."""
         if not condition:
             return self
         both = (where and f"{where} AND {condition}" for where in (self.by_windows, self.by_hours))
         return CountedRows(self.dialect, *both)
 
     def summed(self, table: str, keys: Mapping[str, str], sums: Mapping[str, str]) -> str:
-        """Return an SQL statement for sums of the counted rows by keys.
+        """Return an SQL statement that sums columns of the counted rows, grouped by keys.
 
         Args:
             table: "samples" or "builds".
-            keys: Expressions by their names in the result.
-            sums: Columns by their names in the result.
+            keys: SQL expressions to group by, by their names in the result.
+            sums: Columns to sum, by their names in the result.
         """
         selected = ", ".join(f"{sql} AS {name}" if sql != name else sql for name, sql in keys.items())
         by = f"GROUP BY {', '.join(keys)}"
@@ -135,7 +138,9 @@ _HEAD = "day, tenant, type, service"
 _KEYS = {"samples": "series, stack, stack2", "builds": "path, build_id"}
 _SUMS = {"samples": ("value", "count"), "builds": ("amount", "unnamed", "cut")}
 _FLOAT_SUMS: Mapping[str, tuple[str, ...]] = {"samples": ("squares",), "builds": ()}
-"""Columns of rollups whose sums depend on the order of addition by a rounding error, so that they are not compared."""
+"""Columns of rollups, by table, that are sums of floating-point numbers. Their rounding errors depend on the order of
+addition, so they are not compared.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +149,9 @@ class WindowsOfHour:
 
     Attributes:
         day: Day of the windows' ends.
-        windows: Number of listed windows.
-        rolled: Number of windows in rollups.
-        upto: Last batch in the rollups.
+        windows: Number of windows that are completely inserted.
+        rolled: Number of windows that rollups include.
+        upto: Number of the last batch of insertions that the rollups include.
     """
 
     day: str
@@ -157,7 +162,7 @@ class WindowsOfHour:
 
 
 class HourlyRollups:
-    """The creation of hourly rollups, in the thread that inserts and drops rows. The methods raise StoreError."""
+    """The creation of hourly rollups, in the thread that inserts and drops rows. Methods raise StoreError."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -168,7 +173,9 @@ class HourlyRollups:
         self._waiting = deque(self.due(now_ns))
 
     def roll_next(self) -> None:
-        """Create the rollup of one hour. New windows wait meanwhile, so only one is done at a time."""
+        """Create the rollup of one hour for which find_due_hours() has found that it is due. New windows wait
+        meanwhile, so a call makes only one rollup.
+        """
         if self._waiting:
             self.roll(self._waiting.popleft())
 
@@ -217,10 +224,11 @@ class HourlyRollups:
         return [str(day) for day, windows in found if int(windows) > _LATE * sealed.get(str(day), 0)]
 
     def seal(self, day: str) -> bool:
-        """Take one of two steps to replace a day's raw rows by rollups (sealing); return True for the second step.
+        """Take the next of two steps by which rollups replace a day's raw rows. Return True if it was the second step.
 
-        First, all windows are rolled up, and the rollups are also used for parts of hours. Second, the raw rows are
-        dropped. The second step is made by a later call, when queries that began before the first one have ended.
+        In the first step, all windows are rolled up, and from then on queries use the rollups also for parts of hours.
+        In the second step, the raw rows are dropped. A later call takes it, when queries from before the first step
+        have ended.
         """
         hours = self._hours(f"day = {literal(day)}")
         lacking = [each for each in hours if each.windows > each.rolled]
@@ -236,9 +244,9 @@ class HourlyRollups:
         return second
 
     def find_inconsistent_days(self) -> list[str]:
-        """Return the days whose rollups count other windows than the database has.
+        """Return the days whose rollups count more or fewer windows than the database has.
 
-        This happens if a server is killed while it deletes windows. The rollups of such a day must be made again.
+        A server that is killed while it deletes windows leaves such days. Their rollups must be made again.
         """
         rolls = self._engine.rows(
             f"SELECT day, toUInt32(day), hour, max(upto), sum(windows) FROM {self._of('rolls')} GROUP BY day, hour"
@@ -251,7 +259,7 @@ class HourlyRollups:
         return sorted({str(row[0]) for row in rolls if listed.get((str(row[0]), int(row[2]))) != int(row[4])})
 
     def _hours(self, where: str) -> list[WindowsOfHour]:
-        """Return the hours with windows that meet an SQL condition, oldest first."""
+        """Return the hours of windows that meet an SQL condition, oldest first."""
         rolls = self._engine.rows(
             f"SELECT day, hour, sum(windows), max(upto) FROM {self._of('rolls')} GROUP BY day, hour"
         )

@@ -35,11 +35,13 @@ _SUFFIX = ".sym"
 _HEAD = 1 << 12
 _LOAD = re.compile(rb"^INFO LOAD ([0-9a-f]{1,16}) ([0-9a-f]{1,16}) ([0-9a-f]{1,16})$", re.MULTILINE)
 Loads = list[tuple[int, int, int]]
-"""Loaded segments of an object file: (offset in the file, address in the module, size in the file) of each."""
+"""Loaded segments (PT_LOAD) of an object file: (offset in the file, address in the module, size in the file) of
+each.
+"""
 
 
 class _OpenFile:
-    """An open symbol file, used by several threads one at a time."""
+    """An open symbol file. A lock lets several threads use it, one at a time."""
 
     def __init__(self, file: SymbolFile, loads: Loads) -> None:
         self._names, self._loads = SymbolFileNames(file), loads
@@ -59,13 +61,13 @@ class _OpenFile:
 
 
 def _loads(text: bytes) -> Loads:
-    """Return the loaded segments from INFO LOAD in the first bytes of a symbol file."""
+    """Parse the loaded segments from the INFO LOAD lines in the first bytes of a symbol file."""
     return [(int(first, 16), int(rel, 16), int(size, 16)) for first, rel, size in _LOAD.findall(text[:_HEAD])]
 
 
 class SymbolFiles:
-    """The uploaded symbol files of all tenants, for several threads; most is the maximum size of a tenant's files in
-    bytes.
+    """The uploaded symbol files of all tenants, for several threads. `most` is the maximum total size of one tenant's
+    files in bytes.
     """
 
     def __init__(self, root: str, most: int, disk: Disk | None = None) -> None:
@@ -74,7 +76,7 @@ class SymbolFiles:
         self._lock = threading.Lock()
 
     def store_file(self, tenant: str, build_id: str, body: bytes) -> None:
-        """Store an uploaded symbol file in place of an earlier one, and return when it is durable.
+        """Store an uploaded symbol file durably. It replaces an earlier file for the same build.
 
         Args:
             body: The file, gzipped or not.
@@ -131,8 +133,8 @@ class SymbolFiles:
         return is_build_id(build_id) and os.path.isfile(self._path(tenant, build_id))
 
     def make_completer(self, tenant: str) -> Callable[[Frame, str, int], Frame]:
-        """Return a function that adds missing names to a frame from uploaded symbol files, given its build ID and its
-        offset in the file.
+        """Return a function that adds missing names to a frame from uploaded symbol files. Its arguments include the
+        build ID and the offset of the code in the file.
         """
         files: dict[str, _OpenFile | None] = {}
 
