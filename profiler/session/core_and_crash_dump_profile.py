@@ -33,7 +33,9 @@ from pyprof.session.worker.worker_client import Examiner
 from pyprof.session.worker.worker_process import Start
 
 Registers = dict[int, list[dict[str, int]]]
-"""Type of the known registers of each frame by name, innermost frame first, by tid."""
+"""Type of the known registers of all frames: by tid a list of frames, innermost first, each with its register values by
+register name.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import Profile
 
 MAX_FILES = 10
-"""Number of a flight recorder's windows in the kept time, unless a window would be shorter than MIN_S or longer
-than MAX_S.
+"""Number of windows into which a flight recorder divides the time that it keeps. There are fewer if each would be
+shorter than MIN_S, and more if each would be longer than MAX_S.
 """
 MIN_S, MAX_S = 1.0, 60.0
 _SUFFIX = ".pyprof"
@@ -92,13 +92,13 @@ class LastWindowsSink:
         return os.path.join(self.folder, f"{number:08}{_SUFFIX}")
 
     def files(self) -> list[str]:
-        """Return the paths of the flight recorder's kept windows, oldest first."""
+        """Return the paths of the files with the flight recorder's windows, oldest first."""
         return sorted(os.path.join(self.folder, name) for name in os.listdir(self.folder) if name.endswith(_SUFFIX))
 
     def _drop(self) -> None:
         """Delete the flight recorder's files that are too old, and the oldest ones beyond the size limit.
 
-        The age of a file is that of its last sample; the newest stays.
+        The age of a file is that of its last sample. The newest file always stays.
         """
         *files, newest = self.files()
         found = [(path, os.stat(path)) for path in files]
@@ -152,8 +152,8 @@ class FlightRecordingEnd(WrittenOut):
 
 
 LOOK_S = 1.0
-"""Time in seconds between two checks of a flight recorder's trigger conditions. The processor time of a target is
-measured over it.
+"""Time in seconds between two checks of a flight recorder's trigger conditions. A target's processor time is measured
+over this interval.
 """
 _CPU = re.compile(r"cpu>(\d+(?:\.\d+)?)%?")
 _FILE = "file:"
@@ -187,8 +187,8 @@ class _Cpu:
         return {pid: read_process_ns(pid) for pid in self.pids()}
 
     def check(self) -> str:
-        """Check the condition about processor time. A process that is new or has ended counts only from the next check
-        on.
+        """Return the measured share as text if the recorded processes used more processor time since the last check
+        than the condition allows, else "". A process that is new or has ended is not counted this time.
         """
         then, before = self._before
         self._before = now, after = time.monotonic_ns(), self._spent()
@@ -247,7 +247,7 @@ class Triggers:
 
     def check_conditions(self) -> None:
         """Check all trigger conditions if LOOK_S has passed since the last check, and call fire() if one has begun to
-        hold. Call it often.
+        hold. The caller may call this at any rate.
         """
         now = self._clock()
         if now < self._next:

@@ -34,7 +34,7 @@ class GoroutineStacks:
     """The goroutines of a process that no thread runs.
 
     Attributes:
-        goroutines: They, by their tid in the samples.
+        goroutines: These goroutines, by the negative tid that they have in the samples.
     """
 
     def __init__(
@@ -47,7 +47,8 @@ class GoroutineStacks:
             arch: The architecture of the process.
             read_symbols: Reads the symbols of the program.
             diagnostics: Counts goroutines that are left out.
-            now_ns: See read_goroutines().
+            now_ns: Current time of the target's monotonic clock in nanoseconds, from which waiting times are computed;
+                0 if unknown.
 
         Raises:
             PyprofError: The process has no goroutines, or none that can be read.
@@ -73,11 +74,15 @@ class GoroutineStacks:
         self._space, self._arch = space, arch
 
     def states(self) -> dict[int, str]:
-        """Return the states of the goroutines by tid."""
+        """Return the state of each goroutine, such as "chan receive", by its tid in the samples."""
         return {tid: goroutine.state for tid, goroutine in self.goroutines.items()}
 
     def infos(self, process: str) -> list[ThreadInfo]:
-        """Return the goroutines as threads of a process with this name."""
+        """Return a ThreadInfo for each goroutine, because a profile shows goroutines as threads.
+
+        Args:
+            process: Name of their process.
+        """
         pid = self._space.pid
         return [
             ThreadInfo(pid, tid, f"{GOROUTINE}{goroutine.number}", process)
@@ -85,7 +90,7 @@ class GoroutineStacks:
         ]
 
     def saved_threads(self) -> list[SavedThread]:
-        """Return the goroutines with their registers."""
+        """Return the goroutines as threads with their saved registers, pc and sp."""
         found = []
         for (tid, goroutine), (_, data) in zip(self.goroutines.items(), self._copies, strict=True):
             row = np.zeros(len(self._arch.registers), np.uint64)
@@ -114,10 +119,10 @@ class GoroutineCollector:
     """
 
     def __init__(self, own: PtraceCollector, find: Callable[[AddressSpace], GoroutineStacks]) -> None:
-        """Add goroutines to a collector of threads.
+        """Make a collector of the threads and the goroutines of a process.
 
         Args:
-            own: Samples the threads.
+            own: Collector of the threads.
             find: Finds the goroutines in the address space of the process.
         """
         self.goroutines: GoroutineStacks | None = None

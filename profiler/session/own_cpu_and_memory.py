@@ -48,10 +48,10 @@ class RecentCost:
 
 
 class OwnHeap:
-    """The heap of this process, whose free memory is returned to the kernel now and then.
+    """The heap of this process, whose free memory is returned to the kernel from time to time.
 
     Several threads allocate and free arrays of all sizes, each in a separate heap. Long-lived objects lie between them,
-    so a heap never shrinks by itself. Without this, an agent had grown by half after some hundred windows.
+    so a heap never shrinks by itself. Without this, the memory of an agent grew by half within some hundred windows.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class OwnHeap:
         milliseconds.
 
         Args:
-            drop: Called before; frees caches that can be read again.
+            drop: Frees caches whose data can be read again. It is called before the heap is trimmed.
         """
         if (now := time.monotonic()) >= self._due:
             self._due = now + _TRIMMED_S

@@ -30,9 +30,11 @@ The sampler waits for the feedback on each of them (worker/sampler_loop.py), and
 """
 NO_LINES = 0.0
 LINES_S, MAX_LINES_S = 0.05, 0.8
-"""Processor time for source lines in one step of background symbolization, in seconds, and its maximum.
+"""Limit of the processor time for source lines in one step of background symbolization, in seconds, and the maximum of
+that limit.
 
-If a step is too short, the next one gets twice the time, up to the maximum. Lines that need more are left to the end.
+If a step does not finish, the next one gets twice the time. Frames that need more than the maximum get their lines at
+the end of the window.
 """
 
 
@@ -64,8 +66,10 @@ class BackgroundSymbolizer:
         return window.done if window is not None and window.table is stacks else 0
 
     def looked_up(self, numbers: range) -> Sequence[int]:
-        """Return those of the given frame numbers whose names were resolved in the background. All numbers must be
-        below the property `done`, the number of frames that were examined.
+        """Return those of the given frame numbers whose names were resolved in the background.
+
+        Args:
+            numbers: Numbers of frames in the window's stack tree, all below the property `done`.
         """
         window = self._window
         return numbers if self._asked or window is None else [number for number in numbers if number in window.wanted]
@@ -83,7 +87,7 @@ class BackgroundSymbolizer:
     def turn(self) -> bool:
         """Run one step of background symbolization: resolve the symbols of new frames, or read their source lines.
 
-        A step may be interrupted anywhere, and is then not repeated.
+        The deadline of the worker may interrupt a step anywhere. The step is not repeated.
         """
         keys, self._lines = self._lines, ()
         if keys:
@@ -103,7 +107,7 @@ class BackgroundSymbolizer:
     def read_symbols(self, window: Window) -> None:
         """Read the symbol tables of the files in a closed window, but no source lines.
 
-        If this is interrupted, the frames of the files that were already read have names.
+        If the deadline of the worker interrupts this call, the frames of the files that were already read have names.
         """
         keys = [key for key in window.stacks.frames if _in_file(key, window.spaces)]
         self._symbolizer(NO_LINES, window.spaces).read_symbols(keys)

@@ -86,8 +86,8 @@ class Merger(Protocol):
         ...
 
     def evaluators(self, batch: SampleBatch) -> dict[int, Evaluators]:
-        """Return the places of interpreter evaluators (such as CPython's _PyEval_EvalFrameDefault) of each address
-        space in a batch, by its number.
+        """Return the code ranges of interpreter evaluators (such as CPython's _PyEval_EvalFrameDefault) in each address
+        space of a batch, by the number of the address space.
         """
         ...
 
@@ -116,8 +116,8 @@ class Interned:
 
 
 class _Merged(NamedTuple):
-    """The nodes and facts of a batch whose samples have interpreter frames. The fields have the same meaning as those
-    of Interned.
+    """The result of merging interpreter frames into the stacks of a batch. The fields have the same meaning as those of
+    Interned.
     """
 
     walk: Walk
@@ -192,9 +192,13 @@ class Interning:
         return _Merged(walk, node, state)
 
     def _code_of(self, batch: SampleBatch, lane: int, frames: SharedFrames) -> npt.NDArray[np.int32] | None:
-        """Return the number of the JIT code in which each of these frames lies, or None if none does.
+        """Return the number of the JIT code in which each of some shared frames lies, or None if none of them lies in
+        JIT code.
 
-        Several samples share the frames. The code is that at the time of the sample `lane`.
+        Args:
+            batch: A batch in which several samples share the frames.
+            lane: Index of the sample whose time is used, because JIT code changes.
+            frames: The shared frames.
         """
         if self.binder is None:
             return None
@@ -233,8 +237,8 @@ def _with_kernel(
 
 
 def _needed(batch: SampleBatch, walk: Walk) -> dict[int, Mark]:
-    """Return marker frames for truncated stacks, by sample index. Each names the option, and its value, with which the
-    whole stack would be copied.
+    """Return marker frames for truncated stacks, by sample index. Each marker recommends an option and its value with
+    which the whole stack would be copied.
     """
     found = {}
     for lane in np.flatnonzero((walk.end == StackEnd.UNREADABLE) | (walk.end == StackEnd.DEPTH)).tolist():

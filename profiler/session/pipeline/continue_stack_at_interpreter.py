@@ -1,9 +1,10 @@
 """Continues an unwound stack at an evaluator frame of the interpreter if the unwinder stopped or went wrong before it.
 
 A walk stops or goes wrong in JIT code without unwind tables (CPython 3.14), or at the first frame of a greenlet whose
-caller has continued. The interpreter keeps a marker on the C stack of each evaluator call of its evaluator, at a fixed
-distance from the CFA. If a marker of the sample lies in no evaluator frame, the CFA of the missing frame follows from
-the marker, and the walk continues there. The distance is measured on evaluator calls that were unwound.
+caller has continued. The interpreter's data has an address on the C stack of each call of its evaluator (the marker),
+at a fixed distance from the call's CFA. If a marker of the sample lies in no evaluator frame, the CFA of the missing
+frame follows from the marker, and the walk continues there. The distance is measured on evaluator calls that were
+unwound.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class ActivationShape:
     Attributes:
         pc: Return address of the frame.
         size: Bytes from its stack pointer to its CFA.
-        distance: Bytes from its marker to its CFA.
+        distance: Bytes from the interpreter's marker in the frame (an address on the C stack that the interpreter
+            stores) to the CFA.
     """
 
     pc: int
@@ -81,7 +83,7 @@ class EvaluatorResume:
 
     Args:
         unwinder: Unwinds the rest of a stack.
-        evaluators: Returns the evaluators of an address space, by batch and space id.
+        evaluators: (batch, AddressSpace.id) -> the evaluators of that address space.
         diagnostics: Counts continued walks.
     """
 
@@ -133,7 +135,7 @@ class EvaluatorResume:
             batch: The samples.
             lane: Index of the sample.
             frames: Its frames so far.
-            beyond: CFA of the last place that was tried.
+            beyond: CFA of the last place at which unwinding was continued. Only frames outside of it are considered.
 
         Returns:
             The place where the walk continues, None if there is none.
@@ -184,9 +186,9 @@ class EvaluatorResume:
         )
 
     def _joined(self, batch: SampleBatch, inner: _Frames, cut: _Cut, outer: _Frames) -> _Frames:
-        """Join the frames of a sample inside an evaluator frame, that frame, and those outside.
+        """Join the frames of a sample inside an evaluator frame, the evaluator frame itself, and those outside.
 
-        The pc in the evaluator frame is unknown. It gets the start of its function.
+        The pc in the evaluator frame is unknown. The frame gets the start address of its function.
         """
         space = batch.spaces[int(batch.space[cut.lane])]
         function = self._unwinder.function_range(batch.arch, space, cut.shape.pc, False)
@@ -246,8 +248,11 @@ def _lane(walk: Walk, lane: int) -> _Frames:
 
 
 def _replaced(walk: Walk, changed: dict[int, _Frames]) -> Walk:
-    """Return a copy of an unwound batch with the frames of some samples replaced. `changed` has them by sample
-    index.
+    """Return a copy of an unwound batch with the frames of some samples replaced.
+
+    Args:
+        walk: The unwound batch.
+        changed: New frames by sample index.
     """
     counts = np.diff(walk.start)
     end, missing, top, lacks = walk.end.copy(), walk.missing.copy(), walk.top.copy(), walk.lacks_register.copy()
@@ -278,10 +283,10 @@ def _replaced(walk: Walk, changed: dict[int, _Frames]) -> Walk:
 
 
 def _holds(frames: _Frames, at: int, run: Run, evaluators: Evaluators) -> bool:
-    """Return True if a native frame is the evaluator call that runs a given run of interpreter frames, because the
-    frame's part of the stack contains the run's marker.
+    """Return True if a native frame is the evaluator call that runs a given run of interpreter frames.
 
-    A frame of code without unwind tables does not count: it was unwound with the frame pointer of the evaluator.
+    The caller has checked that the frame's part of the stack contains the run's marker. JIT code without unwind tables
+    does not count: its frame seems to contain the marker, because it was unwound with the evaluator's frame pointer.
     """
     pc, exact = frames.pc[at], frames.exact[at]
     if evaluators(pc, exact):

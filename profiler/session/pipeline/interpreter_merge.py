@@ -1,8 +1,9 @@
 """Merges interpreter frames into native stacks: for many samples at once where all frames match, else one by one.
 
-Nearly all samples match: the stack is complete, the marker of each run lies in an evaluator frame, and each evaluator
-frame has a run. For these the general algorithm has the same result, but takes as long as all other work on a sample.
-It defines the correct result and handles all other samples (interpreters/frame_merge.py).
+Nearly all samples match: the stack is complete, each run (the interpreter frames of one evaluator call) has a marker
+that lies in an evaluator's native frame, and each such native frame has a run. For these samples the general algorithm
+(interpreters/frame_merge.py) has the same result, but takes as long as all other work on a sample. It handles all other
+samples.
 
 Thousands of such stacks differ only in the innermost native frame and in the current instruction of the innermost
 interpreter frame. The rest of such a stack is looked up in the tree once.
@@ -33,8 +34,8 @@ _MAX_SETTLED = 1 << 16
 class ChainMerger:
     """A merger of interpreter frames with native stacks that works on one stack at a time.
 
-    It replaces the instruction of an interpreter frame by the first one of its source line. A service executes each of
-    its functions at some ten instructions, so there would otherwise be ten times as many stacks.
+    It replaces the instruction of an interpreter frame by the first one of its source line. Otherwise there would be
+    ten times as many stacks, because a service executes each of its functions at some ten instructions.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class ChainMerger:
 
         Args:
             unwinder: Continues walks and finds the bounds of functions.
-            diagnostics: Counts incomplete chains.
+            diagnostics: Counts incomplete chains of interpreter frames.
             settle: Function that returns the same frame for all instructions of a source line (Runtimes.settled).
         """
         self._unwinder = unwinder
@@ -110,10 +111,10 @@ _SHORT = 2048
 _I64 = npt.NDArray[np.int64]
 
 Key = tuple[bytes | tuple[bytes, bytes], int, int]
-"""Key of merged stacks that differ only in their innermost frames.
+"""Key of merged stacks that differ only in their innermost frames: (native frames, interpreter frames, address space).
 
-It has the native frames without the innermost one and the indices of the evaluators' frames, or a digest of both; the
-trunk or the number of the chain; and the address space.
+The first item has the native frames without the innermost one and the indices of the evaluators' frames, or a digest of
+both. The second one is the trunk or the number of the Chain.
 """
 
 
@@ -125,7 +126,7 @@ class _Known(NamedTuple):
         outer: Node outside of the first frame that can differ.
         inner: Numbers of the frames inside `outer`, outermost first.
         leaf: Index in `inner` of the innermost native frame.
-        place: Index in `inner` of the innermost interpreter frame, -1 if it cannot differ.
+        place: Index in `inner` of the innermost interpreter frame, -1 if that frame cannot differ.
         leaves: Known leaves, by the innermost native frame and the innermost interpreter frame.
     """
 
@@ -308,7 +309,11 @@ class MatchedStacks:
 def _short(frames: bytes, owners: bytes) -> bytes | tuple[bytes, bytes]:
     """Return a key for the native frames of a stack: the bytes themselves, or a digest if they are long.
 
-    In a deep recursion each sample may have 32 KB of them.
+    A stack of a deep recursion has up to 32 KB of frames, and there may be many such samples.
+
+    Args:
+        frames: The native frames.
+        owners: Indices of the evaluators' frames.
     """
     if len(frames) <= _SHORT:
         return frames, owners
@@ -339,7 +344,7 @@ def _placed(walk: Walk, lanes: _I64, marks: list[tuple[int, ...]], held: npt.NDA
         walk: The unwound frames.
         lanes: (n,) Indices of samples.
         marks: Markers of each sample.
-        held: See _held().
+        held: (m,) True for each unwound frame of an interpreter's evaluator.
     """
     n, counts = len(lanes), np.diff(walk.start)[lanes]
     first = np.zeros(n + 1, np.int64)

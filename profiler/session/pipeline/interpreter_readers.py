@@ -27,12 +27,12 @@ from pyprof.problem_counters import Diagnostics, Finding
 
 _MAP_HEAD = 1 << 20
 _NEVER_SAMPLED = -(1 << 40)
-"""First identifier of address spaces that are inspected but never sampled. They count downwards."""
+"""First AddressSpace.id of address spaces that are inspected but never sampled. Further ones count downwards."""
 
 
 _OWN = 1 << 30
-"""First number of interpreter functions that this process finds, if another process reads the frames and has lower
-numbers.
+"""First number of the interpreter functions that this process finds, if another process reads frames, too. The
+functions of the other process have lower numbers.
 """
 
 
@@ -46,8 +46,8 @@ class InterpreterNews:
     which resolves names.
 
     Attributes:
-        codes: New interpreter functions by number.
-        gone: Numbers of functions that no later frame has.
+        codes: New interpreter functions (code objects), by number.
+        gone: Numbers of functions that occur in no later frame.
         modules: Paths of all modules that contain an interpreter.
         lockless: True if one of the interpreters works without a global lock.
     """
@@ -129,10 +129,11 @@ class Runtimes:
             return ""
 
     def rehearse(self, pid: int) -> None:
-        """Load the modules that inspect an interpreter, by inspecting a process of pyprof itself, because a Python
-        program is about to start.
+        """Load the modules of pyprof that inspect an interpreter, because a Python program is about to start. They are
+        loaded by inspecting a process of pyprof.
 
-        If the program is the same file, its layout is known before it starts.
+        If the program uses the same interpreter file, the layout of that interpreter is then known before the program
+        starts.
 
         Args:
             pid: A process of pyprof.
@@ -152,7 +153,9 @@ class Runtimes:
         return self._interpreters.describe(self._live(pid))
 
     def own_modules(self) -> Callable[[Module], bool]:
-        """Return a predicate that is true for modules of an interpreter, and for programs that contain one."""
+        """Return a predicate on modules: True for files of an interpreter, and for programs that contain an
+        interpreter.
+        """
         paths = self.module_paths
         return lambda module: module.path in paths or self._interpreters.is_own(module.name)
 
@@ -242,7 +245,11 @@ def _perf_map_head(pid: int) -> bytes:
 
 
 def _tids(pid: int) -> Callable[[int], int]:
-    """Return a function that translates a tid to the process's own pid namespace."""
+    """Return a function that translates a tid to the pid namespace of a process.
+
+    Args:
+        pid: The process.
+    """
 
     def inner(tid: int) -> int:
         try:

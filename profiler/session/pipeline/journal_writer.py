@@ -37,10 +37,12 @@ from pyprof.symbolize.symbolizer import Resolved, Symbolizer
 EVERY_S = 0.4
 """Minimum time between two writes of a journal, in seconds.
 
-Slightly less than the time between two batches, so each is written at once.
+It is slightly less than the time between two batches of samples, so that each batch is written at once.
 """
 NO_LINES = 0.0
-"""Time for source lines in a journal: none are read, but lines that were read before are used."""
+"""Limit of the processor time for source lines in a journal, in seconds. With 0, none are read, but lines that were
+read before are used.
+"""
 _NO_ROWS = RowStore().rows()
 
 
@@ -50,7 +52,7 @@ class _Lineless:
 
     Attributes:
         number: Number of the part.
-        end: Number of the window's frames up to the end of this part.
+        end: Number of frames that the window had when the part was written.
         keys: Keys of the part's frames.
         frames: Its frames as they were written.
     """
@@ -62,13 +64,15 @@ class _Lineless:
 
 
 Within = Callable[[Callable[[], Resolved]], Resolved | None]
-"""Function that runs a job with a time limit: the job may be interrupted anywhere. It returns None if there was no time
-for the job.
+"""Type of a function that runs a job with a time limit and returns the job's result. The job may be interrupted
+anywhere. The result is None if the time was not enough.
 """
 
 
 class NameProgress(Protocol):
-    """The protocol by which JournalWriter asks BackgroundSymbolizer which frames have names by now."""
+    """The protocol by which JournalWriter finds out for which frames BackgroundSymbolizer has already resolved
+    names.
+    """
 
     @property
     def done(self) -> int: ...
@@ -77,7 +81,8 @@ class NameProgress(Protocol):
 
 
 class JournalWriter:
-    """A writer that appends new samples and stacks of the current window to the journal of its sink, now and then.
+    """A writer that appends new samples and stacks of the current window to the journal of its sink, about twice a
+    second.
 
     The caller calls close() before it writes the profile of the window.
     """
@@ -222,7 +227,9 @@ class JournalWriter:
     def _known(
         self, threads: Iterable[tuple[tuple[int, int], ThreadInfo]]
     ) -> tuple[tuple[ThreadInfo, ...], dict[int, ThreadInfo]]:
-        """Return (threads that the journal lacks, threads whose name has changed by their index in the journal)."""
+        """Return (threads that the journal lacks, threads whose description has changed, by their index in the
+        journal).
+        """
         new: list[ThreadInfo] = []
         renamed: dict[int, ThreadInfo] = {}
         for number, each in threads:

@@ -29,7 +29,9 @@ from pyprof.options import ViewOptions
 from pyprof.session.pipeline.sample_windows import Window
 
 Function = Callable[[int], Sequence[FrameKey]]
-"""Function of a view of native frames for one tree, in the form that rewrite() expects."""
+"""Type of a view that is bound to one stack tree: (node) -> frames that are shown in its place. rewrite() applies it to
+the tree.
+"""
 
 
 class _Kinded(Protocol):
@@ -57,7 +59,7 @@ class StackKeys(Protocol[_Shown]):
     def frame(self) -> Sequence[int]: ...
 
     def key(self, node: int, /) -> tuple[_Shown]:
-        """Return the frame of a node as a tuple of one element."""
+        """Return the frame of a tree node as a tuple of one element: the result of a view that keeps the frame."""
         ...
 
 
@@ -118,8 +120,8 @@ class _Place(IntEnum):
 def calls(
     stacks: StackKeys[_Key], is_own: Callable[[_Key], bool], is_function: Callable[[_Key], bool]
 ) -> Callable[[int], Sequence[_Key]]:
-    """Make a view that shows what extensions() shows, but only the outermost native function of each call from an
-    interpreter function.
+    """Make a view that hides the interpreter's own native frames. For each call from an interpreter function into
+    native code, it shows only the outermost native function.
     """
     inner = extensions(stacks, is_own, is_function)
     places = {0: _Place.OUTSIDE}
@@ -165,8 +167,12 @@ class _ProfileStacks:
 def viewed(profile: Profile, name: str) -> Profile:
     """Return a profile with the native frames that a view shows.
 
-    A view can only remove native frames. Each object file that contains an evaluator counts as the interpreter's own
-    code.
+    A view can only remove native frames. Object files that contain an interpreter's evaluator count as the
+    interpreter's own code.
+
+    Args:
+        profile: The profile.
+        name: Name of a view (see VIEWS). The profile is returned unchanged for any other name.
     """
     if name not in VIEWS:
         return profile
@@ -237,7 +243,7 @@ def view(
         is_own_module: Returns True if a module is part of an interpreter.
         is_stub: Returns True if a frame lies in code that the interpreter generated to call itself (perf trampolines).
         is_function: Returns True if a frame runs a function of an interpreter or of a managed runtime.
-        lockless: True if one of the interpreters works without a lock.
+        lockless: True if one of the interpreters works without a global lock (GIL).
     """
     if options.lock_holder:
         window = _of_holders(window, lockless)
@@ -278,8 +284,11 @@ def with_compiled(window: Window, compiled: Callable[[FrameKey], FunctionPlace |
 
 
 def _of_holders(window: Window, lockless: bool) -> Window:
-    """Return a window with only the samples whose thread held the global lock of its interpreter (the GIL). `lockless`
-    is True if an interpreter has no such lock.
+    """Return a window with only the samples whose thread held the global lock of its interpreter (the GIL).
+
+    Args:
+        window: The window.
+        lockless: True if one of the interpreters has no such lock.
     """
     kept = np.flatnonzero(window.state & SampleState.HOLDS_LOCK)
     notes = [make_note("not_holding_lock", held=len(kept), all=len(window.node))]
@@ -310,8 +319,8 @@ def _rewritten(
 
     Args:
         window: The window.
-        function: The view (see rewrite()).
-        changes: Returns True if the view applies to a stack. Its argument is True if the stack has interpreter frames.
+        function: (node) -> frames that replace the node's frame.
+        changes: (True if a stack has interpreter frames) -> True if the function is applied to such a stack.
         is_function: Returns True for an interpreter frame.
     """
     old, new = window.stacks, StackTable()

@@ -197,13 +197,14 @@ def _partial(window: Window) -> dict[str, int]:
 SOURCE_BUDGET_S = 3.0
 """Maximum processor time in seconds for source lines and inlined functions of a profile.
 
-Frames that are left then have none, and the summary reports it.
+Frames that are not reached in this time have no source line, and the summary reports their number.
 """
 WAITED_FOR_S = 0.4
-"""SOURCE_BUDGET_S while the user waits for the end of the recording.
+"""Maximum processor time in seconds for source lines and inlined functions while the user waits for the end of the
+recording. It replaces SOURCE_BUDGET_S.
 
-It is less than the worker then has for all names (worker/worker_client.py), because names are more important than
-lines.
+It is less than the time that the worker then has for all names (worker/worker_client.py), because names are more
+important than lines.
 """
 
 
@@ -234,9 +235,9 @@ def assemble(
         mode: "cpu", "wall" or "offcpu".
         code: Names of code that no file describes.
         starts: Finds the start of a function that has no name.
-        known_only: See Symbolizer.
+        known_only: True to use only names that are in the cache, and read no file.
         lines_s: Maximum processor time for source lines, in seconds.
-        settled: Cache of finished frames (see Symbolizer).
+        settled: Cache of frames for which no later lookup finds more names. It is used and extended.
     """
     period_ns = round(1e9 / rate_hz)
     before = names.counts
@@ -272,10 +273,11 @@ def assemble(
 
 
 def without_tracepoint_frames(profile: Profile) -> Profile:
-    """Return a profile without the kernel function that calls the tracers of a tracepoint, at the inner end of stacks.
+    """Return a profile without the kernel's `__traceiter_sched_*` functions at the inner end of stacks. They call the
+    tracers of a tracepoint.
 
-    The stack of a switch or wakeup begins there while two programs trace it. With one tracer the kernel calls it
-    directly (static_call), and the stack begins in the scheduler.
+    The stack of a context switch or wakeup begins in such a function while two programs trace it. With one tracer the
+    kernel calls the tracer directly (static_call), and the stack begins in the scheduler.
     """
     frames = profile.frames
     traced = [f.kind == FrameKind.KERNEL and f.title.startswith("__traceiter_sched_") for f in frames]
@@ -326,10 +328,10 @@ def amounts(window: Window | Rows, period_ns: int) -> npt.NDArray[np.int64]:
 
 
 def limit_to_window(window: Window, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the values of a window's rows (n, 2), reduced so that no thread has more time than the window.
+    """Return the values of a window's rows (n, 2), reduced so that no thread has more time than the window is long.
 
-    By perf_events, waits have their exact lengths, but samples on a processor stand for a sampling period each. Their
-    number is random.
+    In recordings by perf_events, waits have their exact lengths, but each sample on a processor stands for one sampling
+    period. The number of these samples is random, so a thread's sum may be too large.
     """
     counted = np.flatnonzero(window.length_ns < 0)
     measured = np.flatnonzero((window.length_ns >= 0) & (window.thread >= 0))
@@ -347,7 +349,7 @@ def limit_to_window(window: Window, values: npt.NDArray[np.int64]) -> npt.NDArra
 def list_threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np.int32]]:
     """Return the threads of a window in order of their keys, and for each row (sample) the index of its thread.
 
-    A thread is there once for each set of labels of its samples.
+    A thread whose samples have several sets of labels is listed once for each set.
     """
     known = {thread.key: thread for thread in window.threads}
     numbers = distinct(window.thread)
@@ -365,8 +367,8 @@ def list_threads(window: Window) -> tuple[tuple[ThreadInfo, ...], npt.NDArray[np
 
 
 def _numbered(threads: list[ThreadInfo]) -> tuple[ThreadInfo, ...]:
-    """Append #2, #3, ... to the names of threads, and of processes, that have the same number and name
-    as earlier ones.
+    """Return the threads with unique names: #2, #3, ... is appended to the name of a thread, or process, whose tid or
+    pid and name another one had before.
     """
     lives: dict[tuple[int, str], list[ProcessKey]] = {}
     for thread in sorted(threads, key=lambda thread: thread.process_started):

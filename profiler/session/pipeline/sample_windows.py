@@ -44,7 +44,9 @@ COMPLETED = "stack_completed"
 
 
 _NEW_CODE = 4
-"""Number of samples, divided by that of functions met for the first time, up to which samples should not wait."""
+"""Limit for the ratio of a batch's samples to the functions that are new in it. If it is lower, the collector delivers
+its next samples without delay, because much code is new.
+"""
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,13 @@ class Clock:
 
 HERE = Clock()
 _CLOCK_STEP_NS = 1_000_000_000
-"""Minimum step of the wall clock, relative to the clock of samples, that a new window follows, in nanoseconds."""
+"""Minimum step of the wall clock, relative to the clock of samples, in nanoseconds. After a larger step a new window
+takes over the new wall-clock time.
+"""
 _OPENING_NS = 1_000_000_000
-"""Maximum age of a sample at the beginning of a recording, in nanoseconds. An older time comes from another clock."""
+"""Maximum time, in nanoseconds, by which a sample may be older than the beginning of the recording. An even older time
+comes from another clock.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +124,7 @@ class _Beginning:
         ns: Time in nanoseconds since the epoch.
         stats: State of the collector.
         counts: Diagnostic counters.
-        alone: True if no earlier window can contain the samples before this time.
+        alone: True if samples from before this time belong to this window, because no earlier window can contain them.
     """
 
     ns: int
@@ -131,6 +137,9 @@ class _Beginning:
 
         It can be earlier than `ns`: a collector may take samples while it is opened, or yield some after the recording
         has ended.
+
+        Args:
+            time_ns: Times of the window's samples in nanoseconds since the epoch.
         """
         early = int(time_ns.min(initial=self.ns)) if self.alone else self.ns
         return early if early > self.ns - _OPENING_NS else self.ns
@@ -255,7 +264,7 @@ class Recorder:
 
     def _wait_otherwise(self, batch: SampleBatch, rows: Rows) -> None:
         """Replace the kernel frames of samples whose threads have not run in user space since their last sample, but
-        now wait in another place of the kernel.
+        now wait at another place in the kernel.
         """
         assert batch.kernel_stack is not None
         for lane in np.flatnonzero((batch.kind == SampleKind.UNCHANGED) & (batch.kernel_stack > 0)).tolist():
@@ -296,7 +305,7 @@ class Recorder:
         self.interning = self.interning.with_leaves_only()
 
     def forget(self, space_id: int) -> None:
-        """Free the data about an address space that no sample will use again."""
+        """Free the data about an address space to which no further sample belongs."""
         if self.interning.merger is not None:
             self.interning.merger.forget(space_id)
 
@@ -311,22 +320,22 @@ class Recorder:
         return {key.code for key in self._stacks.frames if key.code}
 
     def end(self) -> None:
-        """Set the end of the recording to now. Samples that were taken before can still be added."""
+        """Set the end of the recording to the current time. Samples that were taken before can still be added."""
         self._end_ns = self._end_ns or self._now_ns()
 
     def _now_ns(self) -> int:
-        """Return the end of what was recorded, in nanoseconds since the epoch, by the clock of this window's
-        samples.
-        """
+        """Return the current time by the clock of this window's samples, in nanoseconds since the epoch."""
         return self._epoch_ns + self._clock.monotonic_ns()
 
     def peek_window(self) -> Window:
-        """Return the current window of the recording without closing it. Its tables grow with the next batch."""
+        """Return the current window of the recording without closing it. Its tables grow when the next batch is
+        added.
+        """
         return self._window(self._began, self._rows.rows(), self._stacks)
 
     def part(self) -> Window:
-        """Return the samples that the current window has gained since the last call, or since it began, as a window
-        with only their stacks.
+        """Return the samples that were added to the current window since the last call, as a Window that contains only
+        their stacks. The first call returns all samples since the window began.
         """
         began, upto = self._parted
         rows, stacks = self._rows.rows(upto), StackTable()
@@ -386,7 +395,7 @@ class Recorder:
     def since(self, begun: WindowPosition) -> WindowAdditions:
         """Return the rows that a window has gained since a position.
 
-        Nodes of rows may still change, because stacks are repaired until the cut.
+        The stack nodes of rows may still change, because stacks are repaired until the window is closed.
         """
         rows, stacks, sets = self._rows.rows(begun.rows), self._stacks, self._labels.sets
         keys = self._threads.keys(set(rows.thread.tolist()))
@@ -408,17 +417,17 @@ class Recorder:
         """Return the leaves of the stacks of new rows in the current window, with the window's stack tree.
 
         Args:
-            rows: Number of rows that are known.
+            rows: Number of rows that the caller has already seen.
 
         Returns:
-            (stack tree, leaves of the rows after that, number of rows). Each window has another tree.
+            (stack tree, leaves of the later rows' stacks, number of all rows). Each window has another tree.
         """
         fresh = self._rows.pieces(rows)
         return self._stacks, {leaf for piece in fresh for leaf in distinct(piece.node).tolist()}, len(self._rows)
 
     @property
     def stacks(self) -> StackTable:
-        """The stack tree of the current window. Each window has another tree."""
+        """The stack tree of the current window. Each window has a separate tree."""
         return self._stacks
 
     @property
@@ -456,7 +465,8 @@ class Recorder:
         return window
 
     def _follow_clock_steps(self) -> int:
-        """Adopt a step of the wall clock since the last window, and return it in nanoseconds.
+        """Find out by how much the wall clock was set since the last window, and use the new wall clock for later
+        samples. Return the step in nanoseconds.
 
         The clock may have been set, or the machine may have been suspended.
         """
@@ -486,7 +496,7 @@ def _clipped(rows: Rows, duration_ns: int) -> tuple[npt.NDArray[np.int64], int]:
 
 
 def _taken(batch: SampleBatch) -> npt.NDArray[np.int16]:
-    """Return how each sample of a batch was taken, as a column (n,) of SampleState values; 0 for samples that the
+    """Return how each sample of a batch was taken, as a column (n,) of SampleState flags. It is 0 for samples that the
     kernel took.
     """
     of_kind = np.zeros(len(SampleKind), np.int16)
@@ -504,6 +514,10 @@ def _needs_stop(batch: SampleBatch, walk: Walk) -> npt.NDArray[np.bool_]:
 def _nameless(keys: Set[ThreadKey], listed: Sequence[ThreadInfo]) -> list[ThreadInfo]:
     """Return descriptions of those threads of a window that ended before their names were read. Each gets the name of
     its process.
+
+    Args:
+        keys: Keys of all threads of the window.
+        listed: Threads whose names are known.
     """
     processes: dict[int, list[ThreadInfo]] = {}
     for thread in sorted(listed, key=lambda thread: thread.started):

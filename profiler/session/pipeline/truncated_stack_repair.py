@@ -25,9 +25,13 @@ from pyprof.session.pipeline.window_row_store import Rows, RowStore
 I64 = npt.NDArray[np.int64]
 
 _WINDOW = 4096
-"""Number of bytes below the end of a truncated stack copy that must be equal in a complete stack."""
+"""Number of stack bytes directly below the end of a truncated stack copy that a complete stack must have in common with
+it to complete it.
+"""
 _FRAMES = 8
-"""Number of frames up to the end of a truncated stack copy that must be equal in a complete stack."""
+"""Number of frames before the end of a truncated stack copy that a complete stack must have in common with it to
+complete it.
+"""
 _MAX_CUTS = 512
 _MAX_ROWS = 1 << 15
 _MAX_OF_THREAD = 64
@@ -36,8 +40,8 @@ _BATCHES = 64
 _TRIES = 4
 
 _Joint = tuple[tuple[tuple[int, int], ...], int, bytes]
-"""Point at which a truncated and a complete stack are joined: (pc, sp) of the last frames, innermost first; end of the
-copy; bytes below it.
+"""Type of the point at which a truncated and a complete stack are joined. It has (pc, sp) of the last frames, innermost
+first; the address of the copy's end; and the stack bytes below that address.
 """
 
 
@@ -50,7 +54,7 @@ class _Cut:
         until: Number of the batch after which the repair is given up.
         rows: (number, original node) of each row.
         outer: The outer frames, None until they are known.
-        low: Lowest stack pointer.
+        low: Lowest stack pointer of these samples.
         tries: Number of batches with complete stacks of the thread that are still compared.
     """
 
@@ -162,7 +166,8 @@ class TruncatedStackRepair:
         """Complete a group of truncated stacks with the outer frames of a later complete stack of the same thread.
 
         Returns:
-            False if an earlier complete stack had other outer frames. The repair is then undone.
+            False if an earlier complete stack had other outer frames. An earlier completion of the group is then
+            undone.
         """
         if cut.outer is None:
             cut.outer = outer
@@ -204,7 +209,9 @@ class TruncatedStackRepair:
         return tuple(key._replace(trust=Trust.COMPLETED) for key in keys)
 
     def _joined(self, nodes: list[int], outer: tuple[FrameKey, ...]) -> list[int]:
-        """Join truncated stacks with the outer frames of a complete one. Return the new node of each old node."""
+        """Put the outer frames of a complete stack outside of truncated stacks. Return the new node of each old
+        node.
+        """
         stacks = self._stacks
         below = 0
         for key in outer:

@@ -1,9 +1,9 @@
-"""Processor time by the kernel's accounts: samples only divide it, and what no sample stands for is a separate block.
+"""Processor time for which there are no samples, computed from the kernel's accounts of processor time.
 
 Most threads and processes that live shorter than a sampling period are never sampled. Records are lost if the profiler
-is late, and kernel time may be hidden. The kernel's accounts tell how much processor time this is. The profile shows it
-below the process that was selected. Moments of samples are random, and so is their number: the samples of a process
-tree share the rest of its processor time.
+is late, and kernel time may be hidden. The kernel's accounts say how much processor time each process tree used. Time
+that no sample stands for becomes a separate block of the profile, below the process that was selected. The samples of a
+process tree are scaled to the rest, because their number is random.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from pyprof.session.pipeline.sample_windows import Window
 from pyprof.session.pipeline.window_row_store import UNKNOWN
 
 _PIECES = 64
-"""Number of rows into which unsampled time is split over a window."""
+"""Number of rows over which the unsampled time of a process tree is spread evenly in a window."""
 _LATE = 0.1
-"""Minimum share of processor time in missed sampling times for which the summary has a note."""
+"""Share of the processor time in missed sampling times from which on the summary has a note about it."""
 
 
 def with_unseen(window: Window) -> Window:
@@ -105,14 +105,14 @@ def _spent(window: Window, old: Account, account: Account) -> int:
 
 
 def _leader(each: UnsampledTime, began: int) -> ThreadInfo:
-    """Return the thread under which the profile shows the unsampled time of a process that has no samples: its first
-    thread.
+    """Return a ThreadInfo for the first thread of a process without samples. The profile shows the unsampled time of
+    the process under this thread.
     """
     return ThreadInfo(each.pid, each.pid, each.name, each.name, began, began)
 
 
 def _pieces(ns: int) -> list[int]:
-    """Split a number of nanoseconds into _PIECES integers with the same sum."""
+    """Split a number of nanoseconds into _PIECES nearly equal integers with the same sum."""
     return [ns * (at + 1) // _PIECES - ns * at // _PIECES for at in range(_PIECES)]
 
 
@@ -142,9 +142,10 @@ class ProcessorTime:
         short: Time of threads that ran too short to be sampled.
         lost: Time of lost records.
         kernel: Kernel time that may not be sampled.
-        late: Time in missed sampling times that belongs to none of the other parts.
-        seldom: Time of threads that ran too short, or left the processor before the profiler got one, with missed
-            times.
+        late: Time at which samples were missed because the profiler was late, as far as it belongs to none of the other
+            parts.
+        seldom: Time of threads that ran too short to be sampled, or were missed because the profiler was late; which of
+            both is unknown.
     """
 
     spent: float

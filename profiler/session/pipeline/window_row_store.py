@@ -1,14 +1,14 @@
-"""Rows of a recording: the facts that are kept of each sample once its stack is a node of the tree, and its threads.
+"""The rows of a recording's window: for each sample, once its stack is a node of the tree, the facts that are kept.
 
 A window may have millions of rows. They are stored in blocks of one size, because a few small arrays for each batch
 would fragment the heap. Full blocks are compressed.
 
-Two classes change rows: PendingSamples completes samples of sleeping threads whose unwinding needs a register, when the
-next stop of the same sleep gives it. SurroundedStacks adds the waker's stack inside the stack of a wait, or the lock
-outside it.
+Two classes change rows: PendingSamples completes samples of sleeping threads whose unwinding needs a register, when a
+later stop in the same sleep supplies it. SurroundedStacks adds the waker's stack inside the stack of a wait, or the
+lock outside it.
 
-A later thread with the same tid gets another number. The last stack serves samples of a thread that has not run since
-its previous sample.
+ThreadNumbers gives a new number to a later thread with the same tid. LastStacks has the last stack of each thread, for
+samples of a thread that has not run since its previous sample.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ I64 = npt.NDArray[np.int64]
 
 UNKNOWN = -1
 PIECE = 1 << 14
-"""Number of rows in a block of a window's rows. A block for a larger batch has more."""
+"""Number of rows in a block of a window's rows. A block has more rows if one batch has more."""
 _FAST = 1
 _TYPES: dict[str, type[np.signedinteger[Any]]] = {
     **{"time_ns": np.int64, "node": np.int32, "state": np.int16, "taken": np.int16},
@@ -80,7 +80,7 @@ _NAMES = field_names(Rows)
 
 
 def no_lengths(n: int) -> I64:
-    """Return a column for n samples that says that their lengths are unknown. All n elements share one element in
+    """Return a column for n samples which says that their lengths are unknown. All n elements share one element in
     memory.
     """
     return np.broadcast_to(np.int64(UNKNOWN), n)
@@ -97,8 +97,8 @@ class _Packed:
     Attributes:
         size: Number of rows.
         columns: For each column the zlib-compressed differences between rows, grouped by byte position.
-        nodes: Changed nodes by index of the row.
-        states: Changed states by index of the row.
+        nodes: Stack nodes that were changed after compression, by index of the row.
+        states: States that were changed after compression, by index of the row.
     """
 
     size: int
@@ -145,7 +145,8 @@ class RowStore:
         """Append a copy of samples' rows to the window.
 
         Returns:
-            Views of the stored rows. They may be changed until the next call; after that use amend().
+            Views of the stored rows. The caller may change rows through them until the next call of append_rows(), and
+            later by amend().
         """
         n = len(rows)
         if self._used + n > len(self._open):
@@ -177,7 +178,9 @@ class RowStore:
             states[number - first] = state
 
     def pieces(self, first: int = 0) -> Iterator[Rows]:
-        """Yield blocks of the window's rows from a number on. They are valid until rows are added or changed."""
+        """Yield the window's rows from a row number on, in blocks. The blocks are valid until rows are added or
+        changed.
+        """
         start = max(bisect_right(self._firsts, first) - 1, 0)
         for began, piece in zip(self._firsts[start:], self._full[start:], strict=True):
             if first < began + piece.size:
@@ -185,9 +188,10 @@ class RowStore:
         yield self._open.take_rows(slice(max(first - self._first, 0), self._used))
 
     def rows(self, first: int = 0) -> Rows:
-        """Return the window's rows (samples) from a number on.
+        """Return the window's rows (samples) from a row number on.
 
-        They are sorted by time if lengths are known, because batches of several sources then overlap.
+        They are sorted by time if the samples have lengths. Such samples come from several sources, whose batches
+        overlap in time.
         """
         n = max(len(self) - first, 0)
         found = _room(n)
@@ -212,8 +216,8 @@ class SurroundedStacks:
         self._known: dict[tuple[int, Surroundings, int], int] = {}
 
     def refer(self, batch: SampleBatch, nodes: npt.NDArray[np.int32]) -> None:
-        """Store the stacks of threads that woke others. The waits that these threads ended arrive later, and refer to a
-        stack by tid and time.
+        """Store the stacks of threads that ended the waits of other threads. The samples of these waits arrive later,
+        and refer to a stack by the waker's tid and time.
         """
         if len(self._referred) > _MOST:
             self._referred.clear()
@@ -299,7 +303,7 @@ class PendingSamples:
 
 
 MAX_LABEL_SETS = 1 << 14
-"""Maximum number of sets of labels in a window. Samples with further ones have none."""
+"""Maximum number of sets of labels in a window. Samples with further sets have no labels."""
 
 
 class ThreadNumbers:
