@@ -33,7 +33,7 @@ _USUAL = 0
 """Niceness of a process of pyprof whose user did not choose one."""
 
 _leads_start = False
-"""True from raise_startup_priority() to restore_priority(), if the kernel allowed a higher priority."""
+"""True from raise_startup_priority() until restore_priority(), if the kernel allowed this process a higher priority."""
 
 
 _PRIORITY = os.sched_param(0)
@@ -137,7 +137,9 @@ def can_leave_idle_policy() -> bool:
 
 @contextmanager
 def idle() -> Iterator[None]:
-    """Run a block under SCHED_IDLE. Only for threads for which can_leave_idle_policy() is true."""
+    """Return a context manager that runs its block under SCHED_IDLE. It may be used only in threads for which
+    can_leave_idle_policy() is true.
+    """
     os.sched_setscheduler(0, os.SCHED_IDLE, _PRIORITY)
     try:
         yield

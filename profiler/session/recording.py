@@ -1,8 +1,8 @@
 """A running recording. It owns the collector, the worker and the loop.
 
 The loop runs in the thread that calls run(), or in a separate thread after start(). All other functions may be called
-from any thread. The loop itself executes what concerns the samples, between two batches. Another process unwinds them
-and resolves names (session/worker/).
+from any thread. If they concern the samples, the loop executes them between two batches. Another process unwinds the
+samples and resolves names (session/worker/).
 """
 
 from __future__ import annotations
@@ -122,18 +122,20 @@ class BetweenBatches:
                     each.answer.set_exception(error)
 
     def end(self) -> None:
-        """Execute no more jobs of other threads: each pending caller gets None. Only for the loop."""
+        """Execute no more jobs of other threads: each pending caller gets None. Only the recording's loop may call
+        this.
+        """
         with self._lock:
             self._over.set()
         self.answer()
 
 
 _SETTLED_S = 1.0
-"""Maximum length of a recording's start phase after the first samples may be taken, in seconds, if no sample is
-unwound.
+"""Maximum time in seconds, from the first sampling time on, for which pyprof keeps its raised priority. It ends earlier
+when the first sample is unwound.
 """
 _MAX_LATE_WINDOWS = 3
-"""Number of windows that may be due before windows() makes the next one longer."""
+"""Number of windows that may be due at once before Recording.windows() makes the next one longer."""
 _PATIENCE_S = 5.0
 """Maximum time for a recorded command to obey SIGTERM, in seconds."""
 
@@ -238,11 +240,11 @@ class Recording:
         return self.command.poll() if self.command else None
 
     def stats(self) -> CollectorStats:
-        """Return the state of the collector of the recording. Only for the `beat` of run()."""
+        """Return the state of the collector of the recording. Only the `beat` function of run() may call this."""
         return self._sampling.stats()
 
     def pids(self) -> set[int]:
-        """Return the pids of the sampled processes. Only for the `beat` of run()."""
+        """Return the pids of the sampled processes. Only the `beat` function of run() may call this."""
         return {self.subject.pid, *self._sampling.pids()}
 
     @property
@@ -263,7 +265,7 @@ class Recording:
         self._begun_or_over.wait()
 
     def begin(self) -> None:
-        """Begin the recording before run(), because the target begins its work now."""
+        """Begin the recording at the present time, before run() is called, because the target starts to work now."""
         self._handover.begin()
 
     def run(self, beat: Callable[[], None] = lambda: None, began: Callable[[], None] = lambda: None) -> None:
@@ -318,8 +320,8 @@ class Recording:
         self.deliveries.send_due()
 
     def end(self, urgency: EndUrgency = EndUrgency.PROMPT) -> None:
-        """End the recording now, without waiting. May be called from any thread or a signal handler, and again with
-        more urgency.
+        """End the recording now, without waiting. Any thread or a signal handler may call this. A later call may state
+        a greater urgency.
         """
         self.asked_to_end = True
         self._ending.set()
@@ -481,10 +483,11 @@ class Recording:
     def close(self, ends_command: bool = True) -> None:
         """End the recording and free its resources. Call stop() before if its profile is needed.
 
-        A running command is ended by SIGTERM, and by SIGKILL if that does not help. May be called twice.
+        A recorded command that still runs is ended by SIGTERM, and by SIGKILL if that does not help. May be called
+        twice.
 
         Args:
-            ends_command: False if the command runs on.
+            ends_command: False to let the command continue.
         """
         self.end()
         if self._thread is not None:

@@ -73,8 +73,8 @@ def of_selection(selection: Selection, options: RecordOptions, name: str, flush_
         selection: The processes.
         options: Options of the recording.
         name: Common name of the processes.
-        flush_s: See CollectOptions.
-        stride: See CollectOptions.
+        flush_s: Maximum time between two batches of samples, in seconds.
+        stride: Fraction of the sampling times that is used.
 
     Raises:
         UsageError: An option is invalid.
@@ -94,13 +94,14 @@ def of_selection(selection: Selection, options: RecordOptions, name: str, flush_
 def of_command(
     command: LaunchedCommand, options: RecordOptions, start: Start = spawned, option_texts: Mapping[str, str] = _NOTHING
 ) -> Recording:
-    """Make a recording of a launched program. A program that still waits starts now, or is killed after an error.
+    """Make a recording of a launched program. If the program waits before its first instruction, it starts now, or is
+    killed after an error.
 
     Args:
         command: The program.
         options: Options of the recording.
         start: Starts the worker.
-        option_texts: See of_processes().
+        option_texts: Further options of the user as text, which a recording file keeps.
     """
     try:
         check(options)
@@ -129,7 +130,7 @@ def of_stub(
         remote: Address of the stub.
         options: Options of the recording.
         start: Starts the worker.
-        option_texts: See of_processes().
+        option_texts: Further options of the user as text, which a recording file keeps.
 
     Raises:
         RemoteError: The stub cannot be reached, or does not answer.
@@ -202,7 +203,9 @@ def _sampling(
     subject: Recorded,
     handover: FlushProtocol,
 ) -> Sampling:
-    """Make the sampler's half of a recording: collector and worker. `runtimes` is None behind a stub."""
+    """Make the sampler's half of a recording, which has the collector and the worker. `runtimes` is None for a target
+    behind a GDB stub.
+    """
     naming = NamingOptions(
         subject.title,
         options.rate,

@@ -1,4 +1,4 @@
-"""One observed target: the session owns its images, unwinder and recorder."""
+"""The session of one observed target, which owns the target's object files, unwinder and recorder of samples."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 EVERYTHING = ViewOptions(native="all")
 MAX_CACHED_WINDOWS = 32
-"""Number of windows for which the unwind rules of an address space are kept. They are then read again, because the
-rules of new code would otherwise make them grow without limit.
+"""Number of windows for which the unwind rules of an address space are cached. They are then dropped and read again,
+because the rules of new code would otherwise make them grow without limit.
 """
 
 
@@ -59,8 +59,8 @@ class InputFiles:
         Args:
             unwind: Options of the unwinder.
             diagnostics: Counters.
-            follow_tasks: See interpreters.base.InterpreterContext.
-            stack_size: See interpreters.base.InterpreterContext.
+            follow_tasks: True to put the coroutines of awaiting asyncio tasks below a task's own functions.
+            stack_size: Maximum size of a stack copy in bytes.
         """
         store = SymbolStore(unwind.symbols, diagnostics) if unwind.symbols else None
         self.images = ImageStore(diagnostics, symbol_store=store)
@@ -88,18 +88,21 @@ class Session:
         """Create the session of one observed target.
 
         Args:
-            collector: Has the threads of the samples, and gets feedback.
+            collector: Source of the samples. It knows their threads, and gets feedback about unwound batches.
             unwind: Options of the unwinder.
             diagnostics: Counters.
-            files: Given if the collector uses them to read interpreter frames.
-            clock: Given if the collector runs in another process.
+            files: Readers of object files that the collector uses, too; None to make new ones.
+            clock: Clocks of the samples. They differ from those of this process if the collector runs in another
+                process.
         """
         self.diagnostics = diagnostics
         self.failure: Exception | None = None
         self._leaving: DelayedRemoval[str] = DelayedRemoval()
         self._windows = 0
         self._cached: dict[int, tuple[AddressSpace, int]] = {}
-        """Address spaces of closed windows whose caches exist, each with the number of the first of these windows."""
+        """Address spaces of closed windows for which unwind rules are cached, by id. Each has the number of the first
+        of these windows.
+        """
         self.files = files or InputFiles(unwind, diagnostics)
         self.images, self.runtimes = self.files.images, self.files.runtimes
         self.code = RuntimeCode(self.images, unwind, diagnostics)
@@ -115,7 +118,7 @@ class Session:
 
         Args:
             collector: Yields the samples.
-            beat: Called after each batch, at least every half second. Only it may call cut().
+            beat: Called after each batch, at least every half second. Only this function may close windows.
         """
         try:
             for batch in collector.batches():
@@ -208,7 +211,7 @@ class Session:
             shown: Which frames and samples are shown.
             known_only: True to use only names that are already resolved.
             lines_s: Maximum processor time for source lines, in seconds.
-            settled: Cache of finished frames (see Symbolizer).
+            settled: Cache of frames for which no later lookup finds more names.
         """
         self.code.end_lookup_round()
         if not known_only:

@@ -14,24 +14,31 @@ from enum import Enum
 from typing import Protocol
 
 LEAVE_S = 0.65
-"""Time without progress for which the sampler may be blocked before it is abandoned, in seconds.
+"""Time, in seconds, for which a sampler that was requested to end may be blocked without progress before it is
+abandoned.
 
-The worker unwinds and resolves names until shortly after (worker/worker_client.py).
+The worker unwinds and resolves names until shortly after that (worker/worker_client.py).
 """
 STUB_S = 6.0
-"""LEAVE_S in seconds for a target behind a GDB stub. The target is stopped, and the connection may be slow."""
+"""The same limit as LEAVE_S, in seconds, for a target behind a GDB stub. It is longer because the connection may be
+slow.
+"""
 _MAX_RUN_PERIODS = 4
-"""Time without progress after which a sampler that runs is abandoned, as a multiple of LEAVE_S, without waits for a
-processor.
+"""Time without progress after which a sampler that runs is abandoned at its end, as a multiple of LEAVE_S. Waits for a
+processor do not count.
 """
 _MAX_PERIODS = 30
-"""Total time after which the sampler is abandoned even if it makes progress, as a multiple of LEAVE_S."""
+"""Total time after which a sampler that is requested to end is abandoned even if it makes progress, as a multiple of
+LEAVE_S.
+"""
 MAX_ELAPSED_S = 60.0
-"""Maximum elapsed time in seconds without progress after which the sampler is abandoned, with its waits for a
-processor.
+"""Time without progress, in seconds, after which a sampler is abandoned at its end. Waits for a processor count,
+too.
 """
 _HANG_UP = 0.5
-"""Fraction of LEAVE_S for which the sampler may be blocked before its requests for interpreter symbols are refused."""
+"""Fraction of LEAVE_S after which a blocked sampler no longer gets interpreter symbols from the worker, because it may
+wait for them.
+"""
 _LOOK_S = 0.02
 
 
@@ -107,6 +114,10 @@ class Ending(Protocol):
 
 def await_end(sampling: Ending, leave_s: float = LEAVE_S) -> EndFailure | None:
     """Wait for the end of a sampler that was just requested to end.
+
+    Args:
+        sampling: The sampler.
+        leave_s: Time in seconds for which it may be blocked without progress.
 
     Returns:
         The reason if the sampler must be abandoned, None if it has ended.

@@ -1,4 +1,4 @@
-"""Delivery of a recording's profiles to a Sink, in the file broker (the sink is pickled)."""
+"""Delivery of a recording's profiles to a Sink. The sink is pickled and called in another process, the file broker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Delivery:
 class Deliveries:
     """The deliveries of one recording's windows to sinks.
 
-    Call every() and inherit() before the recording runs, and rest() and failures() after that.
+    The caller uses every() and inherit() before the recording runs, and rest() and failures() after that.
     """
 
     def __init__(self, sampling: Sampling, handover: FlushProtocol) -> None:

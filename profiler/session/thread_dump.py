@@ -1,6 +1,6 @@
 """The current stacks of all threads of a live process, or of a target behind a GDB stub.
 
-Another process unwinds them and resolves names, as in a recording (session/worker/).
+Another process unwinds the stacks and resolves names, as in a recording (session/worker/).
 """
 
 from __future__ import annotations
@@ -212,7 +212,9 @@ class _Looking:
         gc.collect()  # the tables of the collector refer to each other; this closes their descriptors
 
     def threads_of(self, pid: int) -> tuple[Collector, Callable[[], dict[int, str]]]:
-        """Return a collector of the threads of a process, and a function without further states."""
+        """Return a collector of the threads of a process, and a function that returns no states, because there are no
+        goroutines.
+        """
         return PtraceCollector(pid, self.collect, self.diagnostics, readers=self.runtimes.reader), dict
 
     def goroutines_of(self, pid: int) -> tuple[Collector, Callable[[], dict[int, str]]]:
@@ -301,10 +303,11 @@ def _detailed(
 
 
 class _SourceFiles:
-    """Lines of a target's source files, opened below its root with the rights that it had before its stacks were read.
+    """Lines of a target's source files, opened below the target's root folder with the rights that the target had
+    before its stacks were read.
 
-    The object is made before the stacks are taken. A target that gains rights afterwards (it executes a setuid program)
-    has files opened by the rights under which its frames named them.
+    The object is made before the stacks are taken. If the target gains rights afterwards (it executes a setuid
+    program), its files are still opened with its earlier rights.
     """
 
     def __init__(self, pid: int) -> None:

@@ -64,9 +64,8 @@ class Runtimes:
     Attributes:
         processes: Readers by pid.
         book: Names of all functions.
-        follow_tasks: True to show the asyncio tasks that await the running one (see
-            interpreters.base.InterpreterContext).
-        sent: Functions that another process has found (see update()).
+        follow_tasks: True to show the asyncio tasks that await the running one.
+        sent: Functions that another process has found and sent by update().
     """
 
     def __init__(
@@ -81,8 +80,8 @@ class Runtimes:
         Args:
             symbols: Reads interpreter symbols of files.
             diagnostics: Counters.
-            follow_tasks: See interpreters.base.InterpreterContext.
-            stack_size: See interpreters.base.InterpreterContext.
+            follow_tasks: True to show the asyncio tasks that await the running one.
+            stack_size: Maximum size of a stack copy in bytes.
         """
         self.processes: dict[int, ProcessReaders] = {}
         self.book = FunctionTable()

@@ -28,9 +28,13 @@ SIGNAL = signal.SIGUSR2
 recording.
 """
 AT_ONCE = signal.SIGRTMIN + 1
-"""Signal for an immediate deadline of the worker: batches that have arrived are not unwound either."""
+"""Signal for an immediate deadline of the worker, after which it unwinds no more batches, not even those that have
+arrived.
+"""
 UNWOUND_S = 0.2
-"""Processor time in seconds after SIGNAL in which the worker still unwinds batches that have arrived."""
+"""Processor time, in seconds, for which the worker continues to unwind batches that have arrived when the deadline's
+signal comes.
+"""
 WANTED = signal.SIGPROF
 """Signal that ends background work of the worker, because the sampler waits. The worker's ITIMER_PROF timer sends it,
 too.
@@ -38,8 +42,8 @@ too.
 MEANWHILE_S = 2.0
 """Maximum processor time of one step of the worker's background work, in seconds."""
 RESERVE_S = 0.2
-"""Processor time in seconds after SIGNAL in which the worker still reads symbol tables, if unwinding took all the
-time.
+"""Processor time, in seconds, in which the worker still reads symbol tables after its deadline, if unwinding took all
+the time before.
 """
 _AGAIN_S = 0.05
 ORPHAN_S = 10.0
@@ -139,8 +143,7 @@ class WorkDeadline:
             raise WorkerOutOfTime
 
     def meanwhile(self, job: Callable[[], T], most_s: float = MEANWHILE_S) -> T | None:
-        """Run background work in the worker until the sampler waits for the worker or the time limit is reached. Return
-        its result, or None if it was interrupted.
+        """Run background work in the worker until the sampler waits for the worker or the time limit is reached.
 
         Args:
             job: Function that does the work.
@@ -152,8 +155,8 @@ class WorkDeadline:
         return self._run_limited(lambda: self.unless_late(job), most_s, lambda: not self.wanted)
 
     def in_reserve(self, job: Callable[[], T]) -> T | None:
-        """Run a short job after the worker's deadline has passed, for at most RESERVE_S of processor time. Return its
-        result, or None if it was interrupted, or not started because the deadline is an immediate one.
+        """Run a short job after the worker's deadline has passed, for at most RESERVE_S of processor time. The job is
+        not started if the deadline is an immediate one.
 
         Returns:
             The result of the job, or None if it was interrupted or not started.
@@ -173,8 +176,7 @@ class WorkDeadline:
             return None
 
     def unless_late(self, job: Callable[[], T]) -> T | None:
-        """Run a job in the worker, and return its result, or None if the deadline has passed before the job was
-        complete. An interrupted job must not leave shared data half updated.
+        """Run a job in the worker until the deadline. An interrupted job must not leave shared data half updated.
 
         Returns:
             The result of the job, or None if it was interrupted or not started.

@@ -1,15 +1,15 @@
 """The file broker: a process that keeps the rights which the worker gives up, and parses no files.
 
-It opens files of the recorded processes for the worker, with the rights of those targets. The sampler tells it which
-processes are recorded. It also gives finished profiles to their sink. A request of the worker is a list of plain values
-(file_broker_client.py). The file broker ends with the worker.
+It opens files of the recorded processes for the worker, with the rights of those targets. The sampler tells the file
+broker which processes are recorded. The file broker also gives finished profiles to their sink. A request of the worker
+is a list of plain values (file_broker_client.py). The file broker ends with the worker.
 
 An attacker who controls the worker can write any content to the outputs that the user named. The attacker can request
 only these files:
 
 * files below a target's root that the target's user may read, and mapped files;
-* object files that everybody or a target's user may read, or the user of pyprof if a core file is examined. A core
-  file is no object file, because it holds memory of a process;
+* object files that everybody or a target's user may read, or the user of pyprof if a core file is examined. A core file
+  is no object file, because it holds memory of a process;
 * files in debuginfod's cache;
 * the kernel's symbol table, and unnamed temporary files.
 """
@@ -172,8 +172,8 @@ class GuardedOpener(Opener):
     def _ours(self, name: str, rights: Rights | None, follow: bool) -> int:
         """Open a file below the machine's own root folder for the worker.
 
-        It is opened with the given rights if a recorded process in the same root has them. Otherwise it must be an
-        object file that everybody may read, or the user of a recorded process in this root, which may have ended.
+        If a recorded process in that root has the requested rights, they are used. Otherwise the file must be an object
+        file that everybody may read, or the user of a recorded process in this root, which may have ended.
         """
         if not self._as_root or (rights is not None and rights in self._roots.values()):
             return super().open_below("", name, rights, follow)
@@ -442,7 +442,7 @@ def plain(rights: Rights | None) -> object:
 
 
 def rights_of(value: object) -> Rights | None:
-    """Decode the rights of a process to files, which plain() encoded.
+    """Decode the rights with which a file is opened, from the plain values of a request.
 
     Raises:
         OSError: The value is invalid.

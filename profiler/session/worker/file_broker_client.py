@@ -1,6 +1,6 @@
-"""Client of the file broker: an Opener in the worker that forwards each call over a channel.
+"""Client of the file broker: an Opener in the worker that forwards each call over a channel to the file broker.
 
-The worker also sends finished profiles to their sink through it.
+The worker also uses the client to send finished profiles to their sink.
 """
 
 from __future__ import annotations

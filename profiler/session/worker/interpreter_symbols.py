@@ -47,9 +47,9 @@ class InterpreterSymbolClient:
 
         Args:
             channel: Channel to the thread of the worker.
-            notify: Tells the file broker about a process. It must be called before the worker can request files of it.
+            notify: Tells the file broker about a process, before the worker can request files of the process.
             diagnostics: Counts requests that time out.
-            wake: Called again and again while the client waits.
+            wake: Called repeatedly while the client waits.
         """
         self._wake = wake
         self._notify = notify

@@ -39,9 +39,10 @@ from pyprof.session.worker.messages import Message, ProcessUpdate
 
 _MAX_READ = 1 << 30
 KNOWN, BY_DESCRIPTOR, BY_PID = 0, 1, 2
-"""Kinds of transfer of a program image's memory to the worker: not again, as descriptors, or by pid.
+"""The three ways in which a message gives the worker access to a program image's memory: the worker has it already, by
+file descriptors, or by pid.
 
-In the last case the worker requests it from the file broker.
+With a pid, the worker requests the descriptors from the file broker.
 """
 MEMORY = ("mem", "maps")
 """Names of the files of /proc/PID whose descriptors are sent to the worker, in this order."""
@@ -54,12 +55,12 @@ _MAX_CHAINS = 1 << 13
 
 @dataclass(slots=True)
 class _SentImage:
-    """The sampler's note of what it has told the worker about one program image.
+    """The sampler's record of what it has sent to the worker about one program image.
 
     Attributes:
         image: The image, while the sampler uses it.
         ended: True if its end was sent.
-        contested: Number of its contested ranges that were sent.
+        contested: Number of its contested ranges (see ProgramImage) that were sent.
     """
 
     image: weakref.ref[ProgramImage]
@@ -161,7 +162,7 @@ class Packer:
             fds: Descriptors of the message, to which this function adds those of the memory.
 
         Returns:
-            (number, KNOWN or how the memory is sent).
+            (number of the image; KNOWN, BY_DESCRIPTOR or BY_PID).
         """
         known = self._images.get(image)
         if known is not None:
@@ -360,7 +361,12 @@ class Unpacker:
         return space
 
     def _opened(self, memory: int, pid: int) -> tuple[int, ...]:
-        """Return descriptors of the memory and the mappings of a program image, () if its process has ended."""
+        """Return descriptors of the memory and the mappings of a program image, () if its process has ended.
+
+        Args:
+            memory: How the message gives access to the memory: KNOWN, BY_DESCRIPTOR or BY_PID.
+            pid: Pid of the process.
+        """
         if memory == BY_DESCRIPTOR:
             return self._fds.popleft(), self._fds.popleft()
         opened: list[int] = []

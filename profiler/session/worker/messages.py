@@ -31,7 +31,7 @@ class NamingOptions:
         mode: Name of the time that is measured.
         view: Which frames are shown, and how.
         kernel: True if the user requested kernel frames.
-        options: See Profile.
+        options: Options of the recording as text (see Profile.options).
         labels: Labels of all threads.
         suggests_packages: True if the user sees which package has the debug symbols of a file.
     """
@@ -57,8 +57,8 @@ class Begin:
         stats: State of the collector.
         begin_ns: Beginning of the recording in nanoseconds since the epoch.
         monotonic_ns: The same moment by the monotonic clock.
-        yields: See Worker.
-        times: Factor of the time in which batches are still unwound after the deadline.
+        yields: True if the worker resolves names under SCHED_IDLE while the sampler does not wait.
+        times: Factor for a slow machine of the time in which batches are still unwound after the deadline.
     """
 
     confined: bool

@@ -116,12 +116,12 @@ class BatchTaken:
 
     Attributes:
         number: Number of the batch.
-        top: Column of Feedback, empty if the batch had nothing to unwind; so are the next two.
+        top: Column of Feedback. `top`, `missing` and `stop` are empty if the batch had nothing to unwind.
         missing: Column of Feedback.
         stop: Column of Feedback.
         look: True if Feedback.look is needed, because code appears and disappears in the target.
         took_ns: Time that the worker took, in nanoseconds (see Feedback).
-        has_new_code: See Feedback.
+        has_new_code: True if many functions of a managed runtime appeared for the first time.
     """
 
     number: int
@@ -150,7 +150,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class ErrandPiece:
-    """One of the results that a one-shot task yields before its Done."""
+    """One of the results that a one-shot task yields, before the Done response."""
 
     number: int
     data: tuple[Part, ...]

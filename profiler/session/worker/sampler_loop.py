@@ -1,7 +1,7 @@
 """The sampler's half of a recording: the collector runs here, and its batches go to the worker.
 
 The only untrusted data that the sampler parses are registers, /proc and interpreter frames. The sampler waits for the
-worker only if the worker is far behind (IN_FLIGHT). Sampling times that it misses then are counted like all others.
+worker only if the worker is far behind (IN_FLIGHT). Sampling times that it misses meanwhile are counted as skipped.
 """
 
 from __future__ import annotations
@@ -317,7 +317,9 @@ class Sampling:
         self._link.send(ScanForCode())
 
     def ask(self, extent: Extent, sink: Sink | None = None) -> Pending:
-        """Request a profile of the current window. Only for the beat() of run(), and for any thread after run()."""
+        """Request a profile of the current window from the worker. While run() runs, only its `beat` function may call
+        this; later any thread.
+        """
         cut = extent is Extent.CUT
         with self._state:
             if (state := self._rest) is None:
@@ -395,8 +397,8 @@ class Sampling:
         return InterpreterNews(fresh, gone, runtimes.module_paths, runtimes.lockless)
 
     def end(self, urgency: EndUrgency = EndUrgency.PROMPT) -> None:
-        """End the recording now, without waiting. May be called from any thread or a signal handler, and again with
-        more urgency.
+        """End the recording now, without waiting. Any thread or a signal handler may call this. A later call may state
+        a greater urgency.
         """
         self._requested = True
         self._handover.end()
@@ -421,7 +423,7 @@ class Sampling:
 
 
 def _on_both_clocks(monotonic_ns: int) -> tuple[int, int]:
-    """Return the time of a moment by two clocks: since the epoch, and monotonic.
+    """Convert a time of the monotonic clock, in nanoseconds.
 
     Returns:
         (nanoseconds since the epoch, the monotonic time).

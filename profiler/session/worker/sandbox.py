@@ -1,7 +1,7 @@
 """The worker's sandbox: before it parses files, the worker gives up its user, its capabilities and most system calls.
 
 A Sandbox first starts the file broker, which keeps the original rights. confine_process() cannot be undone. Python
-reads files when it imports modules, so load() imports everything that the worker will need.
+reads files when it imports modules, so load() imports everything that the worker needs afterwards.
 """
 
 from __future__ import annotations

@@ -50,26 +50,30 @@ NAMES_S = 0.7
 After that the worker responds with what it has.
 """
 _LOOPING = 0.7
-"""Fraction of the worker's time for names after which its deadline passes while the sampler's loop still runs.
+"""Fraction of the worker's time after a recording's end, after which the deadline passes while the sampler's loop still
+runs.
 
 The worker then only accepts batches and resolves no new names.
 """
 ELAPSED_S = 10.0
-"""Maximum elapsed time in seconds before the worker's deadline passes.
+"""Maximum elapsed time, in seconds, before the worker's deadline passes.
 
-The deadline otherwise excludes the time in which the sampler's loop or the worker waits for a processor or for a GDB
-stub.
+Other limits of the deadline exclude the time in which the sampler's loop or the worker waits for a processor or for a
+GDB stub.
 """
 _STARVED = 2
-"""Maximum elapsed time before the worker's deadline as a multiple of the worker's time, if that is longer than
-ELAPSED_S.
+"""Factor of the worker's time after a recording's end. The product replaces ELAPSED_S as the maximum elapsed time if it
+is longer.
 """
 GIVE_UP_S = 60.0
-"""Time in seconds after which a worker that does not respond is killed, without its waits for a processor."""
+"""Time in seconds after which a worker that does not respond is killed. Waits of the worker for a processor do not
+count.
+"""
 AFTER_THE_LOOP = 0.75
-"""Fraction of the worker's time that remains at least after the sampler's loop, if the target is behind a GDB stub.
+"""Minimum fraction of the worker's time after a recording's end that remains when the sampler's loop has ended, if the
+target is behind a GDB stub.
 
-The sampler's loop alone may use up all of the time there.
+With a stub, the sampler's loop alone may use up all of the time.
 """
 BY_ITSELF = 75
 """Factor of the worker's time when all targets have ended and the user has not requested the end.
@@ -177,7 +181,7 @@ class _Overtime:
 
     @property
     def is_short(self) -> bool:
-        """True if the user waits for the end of the recording."""
+        """True if the usual time limit applies, because the user waits for the end of the recording."""
         return self._times == 1
 
     def begin(self, times: int) -> None:
@@ -348,8 +352,8 @@ class WorkerLink:
         self._loop = 0, self._loop_waited_s()
 
     def begin_to_wait(self) -> None:
-        """Extend the worker's deadline by the time since the last response, because the caller begins to wait only
-        now.
+        """Extend the worker's deadline by the time since the last response, because the caller has only now begun to
+        wait.
         """
         self._overtime.lengthen(max(time.monotonic() - self._heard_at, 0))
 
@@ -523,7 +527,7 @@ class Examiner:
         return self._link.ask(Examine(next(self._numbers), self._confined, errand)).values(kind)
 
     def one(self, errand: OneShotTask, kind: type[Value]) -> Value:
-        """Run a one-shot task in the worker that has exactly one result, and return that."""
+        """Run a one-shot task that has exactly one result in the worker, and return the result."""
         (piece,) = self.pieces(errand, kind)
         return piece
 

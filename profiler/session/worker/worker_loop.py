@@ -56,9 +56,11 @@ if TYPE_CHECKING:
     from pyprof.symbolize.name_cache import SettledFrameCache
 
 _MAPPED_BYTES = 1 << 19
-"""Size of a block of memory from which on an agent's worker returns it to the kernel as soon as it is free."""
+"""Minimum size in bytes of a block of memory that an agent's worker returns to the kernel as soon as it frees the
+block.
+"""
 _READ_AHEAD_S = 0.02
-"""Minimum time in seconds between two reads of JIT code ahead while a batch is unwound."""
+"""Minimum time, in seconds, between two reads of the JIT code that batches need which wait to be unwound."""
 _NO_WORDS = np.zeros(0, np.uint64)
 _NO_FLAGS = np.zeros(0, np.bool_)
 
@@ -103,7 +105,9 @@ class _Observed:
         self._settled: SettledFrameCache | None = None
         self._spent_s = 0.0
         self._spent_before_s = dict.fromkeys(Extent, 0.0)
-        """Processor time in seconds of sampler and worker before the start of what a profile of each extent covers."""
+        """Processor time of sampler and worker, in seconds, that earlier profiles have already reported, by the extent
+        of the profile.
+        """
 
     def unwind_batch(self, message: Batch) -> BatchTaken:
         """Unwind a batch of the sampler and return the response.
@@ -239,7 +243,7 @@ class Service:
         self._read_again_s = 0.0
 
     def run(self) -> None:
-        """Serve the sampler. If it ends without Shutdown, give what was recorded to its sink."""
+        """Serve the sampler. If the sampler ends without a Shutdown message, give what was recorded to its sink."""
         try:
             self._channel.send(response_codec.pack(BatchTaken(0, _NO_WORDS, _NO_WORDS, _NO_FLAGS, look=False)))
             while not isinstance(message := self._next(), Shutdown):
@@ -341,7 +345,9 @@ class Service:
             self._channel.send(response_codec.pack(_failed(0, error)))
 
     def _read_code_in_time(self) -> None:
-        """Read code ahead while a batch is unwound, if it was not read for a while."""
+        """Read the JIT code that waiting batches need, unless this was done in the last _READ_AHEAD_S seconds. It is
+        called while another batch is unwound.
+        """
         if time.monotonic() >= self._read_again_s:
             self._read_code_ahead(self._observed)
 

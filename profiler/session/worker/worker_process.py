@@ -1,8 +1,8 @@
 """The worker process: its start and its end.
 
 The command line owns its process, so it forks: modules are loaded once. Inside another program, pyprof starts a fresh
-interpreter. That program has threads, and a fork would leave their locks locked for ever; its files and memory are not
-pyprof's to inherit. docs/decisions/two-processes.md has the cost of both.
+interpreter. Such a program has threads, whose locks a fork would leave locked for ever, and its files and memory do not
+belong to pyprof. docs/decisions/two-processes.md has the cost of both.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class WorkerDied(PyprofError):
 
 
 _workers: set[Worker] = set()
-"""Worker processes of this process that are not closed."""
+"""Worker processes that this process has started and not closed yet."""
 
 
 def exit_at_once(code: int) -> NoReturn:
