@@ -1,4 +1,5 @@
-"""Samples of a target behind a stub of the GDB remote serial protocol.
+"""Samples of a target behind a GDB stub, that is, a server of the GDB remote serial protocol such as
+gdbserver.
 
 collector              A collector for a target behind a stub of the GDB remote serial protocol, and its connection to
                        the stub

@@ -1,7 +1,7 @@
 """A collector for a target behind a stub of the GDB remote serial protocol, and its connection to the stub.
 
-Stubs are gdbserver, qemu, OpenOCD and J-Link. The target is stopped after the connection was made. If anything fails,
-the connection is closed and the target runs on.
+Stubs are gdbserver, qemu, OpenOCD and J-Link. A stub stops the target when a debugger connects. If anything
+fails, the connection is closed and the target runs on.
 
 stub_requests.py has the requests, run_control.py stops the target, target_modules.py reads
 mappings. On every way out the target is detached or continued, so that it runs on.
@@ -55,9 +55,9 @@ class RemoteTarget:
 
     Attributes:
         pid: The target's pid, 0 if the stub has no processes.
-        path: Path of its program in the target.
-        first: The thread that stopped first, or None if the stub named none.
-        one_stops: True if only that thread is stopped (qemu-user).
+        path: Path of its program in the target's file system.
+        first: The thread that was stopped when the connection was made, or None if the stub named none.
+        one_stops: True if only `first` is stopped and the other threads run on (qemu-user).
     """
 
     pid: int
@@ -92,8 +92,9 @@ def connect_target(options: RemoteOptions, hold: bool, diagnostics: Diagnostics)
 
     Args:
         options: Address and options of the connection.
-        hold: True to keep the target stopped for all samples of one moment. False to stop it for each thread's sample.
-        diagnostics: Counts problems.
+        hold: True to keep the target stopped for all samples (a dump). False to stop it only while samples
+            are taken.
+        diagnostics: Counters of problems.
 
     Raises:
         ConnectionLost: The stub does not answer.
@@ -139,8 +140,8 @@ def connect_target(options: RemoteOptions, hold: bool, diagnostics: Diagnostics)
 
 
 class _StoppedTarget:
-    """A guard for a target that the connection to a GDB stub has stopped. leave() lets it run if the connection then
-    fails.
+    """A guard for the time in which a connection is being made to a GDB stub, whose target is stopped.
+    leave() lets the target run on if a step fails.
     """
 
     def __init__(self, link: PacketLink) -> None:
@@ -166,7 +167,7 @@ def _control(
 
 
 def _registers(stub: Stub, thread: ThreadId | None, program: StubImage) -> tuple[Arch, RegisterMap]:
-    """Return the architecture of a GDB stub's target, and the positions of its registers in the stub's packets."""
+    """Return the architecture of a GDB stub's target, and the positions of its registers in the stub's `g` packets."""
     if thread is not None:
         stub.select_thread(thread)  # gdbserver describes the selected thread, and aborts if there is none
 
@@ -184,8 +185,8 @@ def _registers(stub: Stub, thread: ThreadId | None, program: StubImage) -> tuple
 
 
 def _arch_of_target_file(stub: Stub, path: str) -> Arch | None:
-    """Return the architecture in the program's ELF header, which has the byte order, or None if the stub serves no
-    files.
+    """Return the architecture, with its byte order, from the ELF header of the target's program. Return None
+    if the stub serves no files.
     """
     fd = stub.open_file(path) if path.startswith("/") else None
     if fd is None:
@@ -215,8 +216,8 @@ _OTHER_SIZE = 16 << 10
 _SOURCE = 1
 _MAX_BYTES = 64 << 20
 _FIRST, _FIRST_OF_PROCESS = 4 << 10, 32 << 10
-"""Number of stack bytes that are copied first, on a bare target and in a process. The stack of a microcontroller is
-small, and its link slow.
+"""Number of stack bytes in the first copy of a thread's stack, for a target without an operating system and
+for a process. The stack of a microcontroller is small, and its link slow.
 """
 
 
@@ -258,7 +259,7 @@ class GdbRemoteCollector:
 
     @property
     def path(self) -> str:
-        """Path of the program in the target."""
+        """Path of the program in the target's file system."""
         return self._target.path
 
     @property
@@ -266,7 +267,9 @@ class GdbRemoteCollector:
         return self._target.arch
 
     def batches(self) -> Iterator[SampleBatch]:
-        """Yield batches of samples. The first sample is taken while the target is still stopped by the connection."""
+        """Yield batches of samples. The first sample is taken while the target is still stopped because of
+        the connection.
+        """
         control = self._target.control
         flush_ns, handover = round(self._options.flush_s * 1e9), self._options.handover
         try:
@@ -291,7 +294,9 @@ class GdbRemoteCollector:
         yield from split_at_flushes(handover, self._batch.take_batches(), handover.ended_ns or time.monotonic_ns())
 
     def _wait(self, control: Control, alive_ns: int) -> bool:
-        """Wait until the next sampling time. Return False if an empty batch is due first, or sampling stops."""
+        """Wait until the next sampling time. Return False if a flush or an empty batch is due first, or if
+        sampling ends.
+        """
         if not control.paced:
             control.run_until(0, self._is_stopping)
             return not (self._stopping or control.ended)
@@ -319,7 +324,7 @@ class GdbRemoteCollector:
         self._clock.note_pause(control.pauses.snapshot().total_ns - before)
 
     def _list(self) -> list[ThreadId]:
-        """Return the threads of the GDB stub's target that are stopped, to be sampled now."""
+        """Return the threads of the GDB stub's target to sample now, while the target is stopped."""
         self._threads.refresh()
         self._spaces.refresh_space()
         threads = list(self._threads.all.values())
@@ -333,9 +338,9 @@ class GdbRemoteCollector:
         return [thread.id for thread in threads]
 
     def _standing(self, threads: list[RemoteThread]) -> list[RemoteThread]:
-        """Return the threads that stand still while the GDB stub sends registers.
+        """Return those of the threads that are really stopped while the GDB stub reads registers.
 
-        The stub of qemu-user stops only one thread; the others continue to run.
+        The stub of qemu-user stops only one thread. The others continue to run.
         """
         control = self._target.control
         stepped = control.stepped if isinstance(control, Stepping) else None
@@ -410,7 +415,7 @@ class GdbRemoteCollector:
         return {t.id.tid: words.get(t.state, "halted") for t in threads}
 
     def retire(self) -> None:
-        """Ignore the call: a stub's threads stay listed, because only their names are kept."""
+        """Ignore the call: threads of a GDB stub are never forgotten, because only their names are stored."""
 
     def stats(self) -> CollectorStats:
         control = self._target.control

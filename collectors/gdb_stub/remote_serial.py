@@ -50,7 +50,7 @@ class Incoming:
 
 
 def build_packet(payload: bytes) -> bytes:
-    """Return the packet of the GDB remote protocol with this payload."""
+    """Return the payload as a packet of the GDB remote protocol, with `$`, `#` and the checksum."""
     body = escape_payload(payload)
     return b"$%b#%02x" % (body, sum(body) & 0xFF)
 
@@ -63,10 +63,11 @@ def escape_payload(payload: bytes) -> bytes:
 
 
 def unescape_payload(body: bytes) -> bytes:
-    """Return the payload of a packet's body, with escapes and run lengths expanded.
+    """Return the payload of a GDB remote protocol packet from its raw bytes, with escapes and run lengths
+    expanded.
 
     Raises:
-        RemoteError: The body is not valid.
+        RemoteError: The bytes are not valid.
     """
     if b"}" not in body and b"*" not in body:
         return body
@@ -144,7 +145,8 @@ _CHUNK = 1 << 16
 
 
 def parse_address(text: str) -> tuple[str, int] | str:
-    """Parse HOST:PORT, [ADDRESS]:PORT, :PORT or tcp:HOST:PORT to a pair, or unix:PATH to a str.
+    """Parse the address of a GDB stub: return (host, port) for HOST:PORT, [ADDRESS]:PORT, :PORT or
+    tcp:HOST:PORT, and the path for unix:PATH.
 
     Raises:
         UsageError: The address is not valid.
@@ -208,8 +210,8 @@ class PacketLink:
         return self.receive()
 
     def request_all(self, payloads: Sequence[bytes]) -> list[bytes]:
-        """Send several requests to the GDB stub and return their replies, in one round trip if no acknowledgements are
-        used.
+        """Send several requests to the GDB stub and return their replies. This takes one round trip if
+        acknowledgements are disabled.
         """
         if self.acks:
             return [self.request(payload) for payload in payloads]
@@ -217,7 +219,8 @@ class PacketLink:
         return [self.receive() for _ in payloads]
 
     def send(self, payload: bytes) -> None:
-        """Send a packet to the GDB stub, and wait for its acknowledgement if they are used.
+        """Send a packet to the GDB stub, and wait for its acknowledgement unless acknowledgements are
+        disabled.
 
         A packet that arrives before the acknowledgement is not a reply and is dropped: qemu-system reports the stop
         caused by a connection before any request.
@@ -240,7 +243,9 @@ class PacketLink:
                 self._other(found)
 
     def acknowledge(self) -> None:
-        """Send an acknowledgement to the GDB stub first, because it may wait for that of its last debugger."""
+        """Send an acknowledgement to the GDB stub right after connecting. The stub may still wait for one
+        from its last debugger.
+        """
         self._write(b"+")
 
     def send_interrupt(self) -> None:
@@ -251,7 +256,7 @@ class PacketLink:
         """Return the next packet of the GDB stub.
 
         Raises:
-            ConnectionLost: None arrives in time.
+            ConnectionLost: No packet arrives within the time limit.
         """
         packet = self.poll(self._answer_s if within_s is None else within_s)
         if packet is None:
@@ -259,8 +264,8 @@ class PacketLink:
         return packet
 
     def poll(self, within_s: float) -> bytes | None:
-        """Return the next packet of the GDB stub, or None if none arrives in time. Notifications are kept for
-        poll_notification().
+        """Return the next packet of the GDB stub, or None if none arrives within the time in seconds.
+        Notifications that arrive are stored for poll_notification().
         """
         until = time.monotonic() + within_s
         left = within_s
@@ -270,8 +275,8 @@ class PacketLink:
         return packet
 
     def poll_notification(self, within_s: float) -> bytes | None:
-        """Return the next notification of the GDB stub, or None if none arrives in time. No reply may be
-        outstanding.
+        """Return the next notification of the GDB stub, or None if none arrives within the time in seconds.
+        No request may be waiting for its reply.
         """
         until = time.monotonic() + within_s
         left = within_s
@@ -295,8 +300,8 @@ class PacketLink:
         return None
 
     def _other(self, found: Incoming) -> None:
-        """Handle input from the GDB stub that is not a packet: store a notification, or request a
-        damaged packet again.
+        """Handle input from the GDB stub that is no packet: store a notification, or request a damaged packet
+        a second time.
         """
         kind = found.kind
         if kind is PacketKind.NOTIFICATION:

@@ -1,4 +1,4 @@
-"""Stopping and resuming a target through a stub, all threads at once or one by one.
+"""The ways to stop and resume a GDB stub's target: all threads at once, one by one, or by single steps.
 
 collector.py chooses the way:
 
@@ -29,7 +29,7 @@ HALT_TIMEOUT_S = 3.0
 POLL_INTERVAL_S = 0.02
 _MAX_STOPS = 1000
 SIGNAL_0, SIGINT, SIGTRAP, SIGSTOP = 0, 2, 5, 17
-"""GDB's numbers of signals, which differ from the kernel's."""
+"""Signal numbers of the GDB remote protocol, some of which differ from the kernel's."""
 
 ListThreads = Callable[[], list[ThreadId]]
 
@@ -47,35 +47,38 @@ class Control(Protocol):
     pauses: PauseLog
     note: Note | None
     paced: bool
-    """True if the target runs for a span of time between two samples (run_until()), False if it runs for a number of
-    steps.
-    """
+    """True if the target runs for a span of time between two samples, False if it runs for a number of single steps."""
 
     def start_target(self) -> None:
-        """Let the GDB stub's target run for the first time."""
+        """Let the GDB stub's target run for the first time after the connection was made."""
         ...
 
     def run_until(self, until_ns: int, stopping: Callable[[], bool]) -> None:
-        """Let the target run until a monotonic time, until stopping() returns True, or until its end. Stepping makes
-        its steps instead.
+        """Let the target run until a monotonic time in ns, until stopping() returns True, or until the target
+        ends. Stepping ignores the time and makes its number of steps.
         """
         ...
 
     def stopped_threads(self, threads: ListThreads) -> Generator[ThreadId, None, None]:
-        """Yield threads of the GDB stub's target, each of which is stopped until the next one is requested."""
+        """Yield the GDB stub's threads one by one. Each thread is stopped while the caller handles it.
+
+        Args:
+            threads: Function that lists the target's threads. It is called when its requests to the stub are
+                possible.
+        """
         ...
 
     def make_memory_readable(self) -> AbstractContextManager[None]:
-        """Return a context in which the target's memory may be read."""
+        """Return a context in which the target's memory can be read. If necessary the target is stopped meanwhile."""
         ...
 
     def release_target(self) -> None:
-        """Release the GDB stub's target, so that it runs on."""
+        """Detach from the GDB stub's target, so that it runs on."""
         ...
 
 
 def await_first_stop(stub: Stub) -> StopReply | None:
-    """Return the first stop of the GDB stub's target, or None if the target runs.
+    """Return the stop that the GDB stub reports after the connection was made, or None if the target runs.
 
     Raises:
         NotTraceable: The stub has no target.
@@ -102,7 +105,7 @@ def build_resume_packet(stub: Stub, action: str, signal: int = 0, thread: Thread
     Args:
         stub: The stub.
         action: c to continue or s to step.
-        signal: GDB's number of a signal for `thread`; all other threads just continue.
+        signal: GDB's number of a signal to deliver to `thread`, 0 for none. All other threads just continue.
         thread: The thread that gets the signal.
     """
     verb = f"{action.upper()}{signal:02x}" if signal else action
@@ -114,8 +117,8 @@ def build_resume_packet(stub: Stub, action: str, signal: int = 0, thread: Thread
 
 
 def await_stop(stub: Stub, within_s: float) -> StopReply | None:
-    """Return the GDB stub's next stop reply, or None after a time. Console output and file requests of the target are
-    skipped.
+    """Return the GDB stub's next stop reply, or None if there is none within within_s seconds. Console output
+    and file requests of the target are skipped.
     """
     until = time.monotonic() + within_s
     while True:
@@ -132,7 +135,8 @@ def await_stop(stub: Stub, within_s: float) -> StopReply | None:
 def detach_from_target(stub: Stub, pid: int) -> None:
     """Detach the GDB stub from its stopped target.
 
-    Stubs without processes (probes) do not promise that D resumes the target, so it is continued instead.
+    Stubs without processes, such as debug probes, do not promise that the packet D resumes the target. They
+    get a continue packet instead.
     """
     if not stub.multiprocess:
         stub.link.send(build_resume_packet(stub, "c"))
@@ -142,8 +146,8 @@ def detach_from_target(stub: Stub, pid: int) -> None:
 
 
 class AllStop:
-    """Control of a GDB stub's target that stops all threads at once. With `hold` the target is never resumed between
-    two stops (a dump).
+    """The Control of a GDB stub's target that stops all threads at once, by Ctrl-C. With `hold` the target is
+    never resumed until it is released (for a dump).
     """
 
     paced = True
@@ -180,7 +184,7 @@ class AllStop:
                 self._resume()
 
     def _took(self, stop: StopReply) -> bool:
-        """Store why the GDB stub's target has stopped. Return False if the target has ended."""
+        """Store the reason of a stop of the GDB stub's target. Return False if the target has ended."""
         self._running = False
         self._pending = (0, None)
         if stop.is_end:
@@ -252,11 +256,11 @@ class AllStop:
 
 
 class Stepping:
-    """Control of a target that runs only by single steps of the GDB stub.
+    """The Control of a target that runs only by single steps of the GDB stub, for stubs that ignore Ctrl-C.
 
     Args:
         stub: The stub.
-        pid: The target.
+        pid: The target's pid.
         steps: Number of steps between two samples.
 
     Attributes:
@@ -310,12 +314,13 @@ MAX_QUEUED = 1 << 16
 
 
 class NonStop:
-    """Control of a GDB stub's target that stops threads one by one. The stub has accepted QNonStop:1.
+    """The Control of a GDB stub's target that stops threads one by one. The stub has accepted QNonStop:1.
 
     Args:
         stub: The stub.
-        pid: The target.
-        stop: The stub's answer to `?`. The threads that it had stopped are resumed.
+        pid: The target's pid.
+        stop: The stub's answer to `?`, None if no thread was stopped. Threads that were stopped then are
+            resumed.
     """
 
     paced = True
@@ -347,8 +352,8 @@ class NonStop:
             self._hear(min(left, POLL_INTERVAL_S))
 
     def _hear(self, within_s: float) -> None:
-        """Wait at most this time for the GDB stub to announce the stop of a thread. Store that stop, and those that
-        follow in the stub's queue.
+        """Wait at most within_s seconds until the GDB stub announces the stop of a thread. Store that stop,
+        and those that follow in the stub's queue.
         """
         note = self._stub.link.poll_notification(within_s)
         if note is None or not note.startswith(b"Stop:"):
@@ -366,8 +371,8 @@ class NonStop:
             self._drain(self._stub.link.request(b"vStopped"))
 
     def _drain(self, packet: bytes) -> None:
-        """Process the stub's queue of stops from its first entry on, then resume threads whose stop
-        was not requested.
+        """Store the stops in the GDB stub's queue, of which `packet` is the next one. Then resume threads
+        that have stopped without a request.
         """
         for _ in range(MAX_QUEUED):
             if packet in (b"OK", b"") or packet[:1] == b"E":

@@ -1,7 +1,7 @@
-"""The requests to a stub as methods, and the target's memory through a stub.
+"""The requests to a GDB stub as methods, and the target's memory through a stub.
 
-The requests are about features, objects, memory, registers, threads and files. Memory is read in few, large reads, each
-page once. The stub's XML is parsed by events: nothing is fetched.
+The requests concern features, objects, memory, registers, threads and files. Memory is read by few, large
+reads, each page once. The stub's XML documents are parsed without following external references.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class ThreadId:
 
 @dataclass(frozen=True, slots=True)
 class StopReply:
-    """A stop reply of the GDB remote protocol. The kind is T or S (stopped by a signal, GDB's number), W (exited), X
-    (killed), N (no thread runs).
+    """A stop reply of the GDB remote protocol. `kind` is T or S (stopped by `signal`, in GDB's numbers), W
+    (exited), X (killed) or N (no thread runs).
     """
 
     kind: str
@@ -98,7 +98,7 @@ class StopReply:
 
     @classmethod
     def parse(cls, packet: bytes) -> StopReply:
-        """Parse a packet of the GDB remote protocol that reports a stop.
+        """Parse a stop reply packet of the GDB remote protocol.
 
         Raises:
             RemoteError: The reply is not valid.
@@ -123,13 +123,13 @@ class StopReply:
 
 @dataclass
 class Stub:
-    """The requests to a GDB stub, as methods. The handshake is done.
+    """A connected GDB stub, with its requests as methods.
 
     Attributes:
         link: The connection.
-        supported: Its features from qSupported, name -> value ("+" for a plain yes).
-        actions: Actions of vCont.
-        packet_size: Maximum size of a packet.
+        supported: Its features from qSupported, name -> value ("+" if it is supported without a value).
+        actions: Actions that its vCont packet supports, such as c, s and t.
+        packet_size: Maximum size of a packet in bytes.
     """
 
     link: PacketLink
@@ -164,7 +164,8 @@ class Stub:
         return self.has_feature("multiprocess")
 
     def read_object(self, name: str, annex: str = "", limit: int = MAX_OBJECT) -> bytes | None:
-        """Return a whole object by qXfer:NAME:read, or None if the stub has no such object.
+        """Return a whole object by the packet qXfer:NAME:read, such as auxv or libraries-svr4. Return None if
+        the stub has no such object.
 
         Raises:
             RemoteError: The object exceeds the limit.
@@ -183,7 +184,9 @@ class Stub:
         raise RemoteError(f"the stub's {name} has no end: more than {min(limit, len(data)) >> 10} KiB")
 
     def read_memory(self, avma: int, size: int) -> bytes:
-        """Return the readable part of `size` bytes from avma on, in as few requests as the packet size allows."""
+        """Return the target's memory from avma on: `size` bytes, or only those up to the first unreadable
+        one. As few requests as possible are sent.
+        """
         data = bytearray()
         most = block = min(max((self.packet_size - 8) // 2 & ~7, 16), 16 << 10)
         while block and len(data) < size:
@@ -206,7 +209,7 @@ class Stub:
         return bytes(data)
 
     def select_thread(self, thread: ThreadId) -> bool:
-        """Select the thread whose registers the GDB stub reads. Return False if it has ended."""
+        """Select the thread whose registers the GDB stub reads next. Return False if the thread has ended."""
         if self._general == thread.text:
             return True
         self._general = ""
@@ -218,12 +221,12 @@ class Stub:
         return True
 
     def forget_selection(self) -> None:
-        """Forget the selected thread, because a stop selects another one."""
+        """Forget which thread is selected, because the stub selects another one at each stop."""
         self._general = ""
 
     def read_registers(self, thread: ThreadId) -> bytes | None:
-        """Return the stub's reply to a `g` packet as it is (hex, x for unavailable), or None if the thread has
-        ended.
+        """Return the stub's reply to a `g` packet for a thread: registers in hex digits, x for unavailable
+        ones. Return None if the thread has ended.
         """
         if self._general == thread.text:
             reply = self.link.request(b"g")
@@ -236,7 +239,9 @@ class Stub:
         return None if reply[:1] in (b"E", b"") and len(reply) <= 3 else reply
 
     def read_register(self, number: int) -> bytes:
-        """Return one register of the thread that is selected in the GDB stub as hex, empty if it is not available."""
+        """Return one register of the selected thread in hex digits, by its number in the GDB stub. The result
+        is empty if the register is not available.
+        """
         reply = self.link.request(b"p%x" % number)
         return b"" if reply[:1] == b"E" else reply
 
@@ -247,7 +252,7 @@ class Stub:
         """Return all threads of the target, by the packet qfThreadInfo.
 
         Raises:
-            RemoteError: The list does not end.
+            RemoteError: The stub's list has too many threads.
         """
         found: dict[str, ThreadId] = {}
         reply = self.link.request(b"qfThreadInfo")
@@ -268,14 +273,16 @@ class Stub:
         return ThreadId.parse(reply[2:]) if reply.startswith("QC") and reply[2:] not in ("0", "-1") else None
 
     def open_file(self, path: str) -> int | None:
-        """Open a file in the GDB stub for reading. Return its descriptor, or None if it cannot be opened."""
+        """Open a file in the file system of the GDB stub for reading. Return its descriptor there, or None if
+        it cannot be opened.
+        """
         name = path.encode("utf-8", "surrogateescape").hex()
         result = _file_result(self.link.request(f"vFile:open:{name},0,0".encode()))
         return result[0] if result is not None and result[0] >= 0 else None
 
     def read_file(self, fd: int, offset: int, size: int) -> bytes:
-        """Return at most `size` bytes of a file that is open in the GDB stub, limited by the packet size. The result is
-        empty at the end and on an error.
+        """Return at most `size` bytes of a file that is open in the GDB stub, or fewer if a packet has no
+        room for them. The result is empty at the end and on an error.
         """
         size = min(size, max(self.packet_size - 64, 64) // 2)
         result = _file_result(self.link.request(b"vFile:pread:%x,%x,%x" % (fd, size, offset)))
@@ -309,7 +316,9 @@ class Stub:
         return None
 
     def pass_signals(self, stopping: frozenset[int]) -> None:
-        """Request that the stub delivers signals without a stop: GDB's numbers 1 to 151, except for `stopping`."""
+        """Request that the stub delivers the target's signals without a stop: GDB's numbers 1 to 151, except
+        for the signals in `stopping`.
+        """
         if self.has_feature("QPassSignals"):
             numbers = ";".join(f"{n:x}" for n in range(1, 0x98) if n not in stopping)
             self.link.request(b"QPassSignals:" + escape_payload(numbers.encode()))
@@ -327,7 +336,7 @@ def _features(reply: bytes) -> dict[str, str]:
 
 
 def _hex(reply: bytes) -> bytes:
-    """Return the bytes of a GDB stub's reply in hex, empty on an error.
+    """Return the bytes that a GDB stub's reply contains in hex digits, empty if the reply is an error.
 
     Raises:
         RemoteError: The reply is not hexadecimal.
@@ -341,7 +350,9 @@ def _hex(reply: bytes) -> bytes:
 
 
 def _file_result(reply: bytes) -> tuple[int, bytes] | None:
-    """Return (result, attachment) of a vFile reply, or None if the stub has no such request."""
+    """Return (result, attached data) of a GDB stub's reply to a vFile request, or None if the stub has no
+    such request.
+    """
     if reply[:1] != b"F":
         return None
     head, _, data = reply[1:].partition(b";")
@@ -357,7 +368,9 @@ _RUN = 1 << 16
 
 
 class PageCache:
-    """A memory reader that keeps whole pages, for memory that does not change (code, headers) or for one moment."""
+    """A memory reader that caches whole pages. It is for memory that does not change (code, headers), or for
+    a time in which the target is stopped.
+    """
 
     def __init__(self, read: Callable[[int, int], bytes]) -> None:
         self._read = read
@@ -378,7 +391,9 @@ class PageCache:
         return bytes(data[avma & PAGE - 1 :][:size])
 
     def _fetch(self, start: int, end: int) -> bytes:
-        """Read unknown memory pages from `start` up to `end` and return the first one."""
+        """Read memory pages from `start` on into the cache, up to `end` or the next page that the cache has.
+        Return the first one.
+        """
         stop = start + PAGE
         while stop < min(end, start + _RUN) and stop not in self._pages:
             stop += PAGE
@@ -394,7 +409,9 @@ class PageCache:
 
 
 class RemoteMemory:
-    """The memory of a GDB stub's target; `reachable` is a context that stops the target if necessary."""
+    """The memory of a GDB stub's target. `reachable` returns a context that stops the target if its memory
+    can be read only then.
+    """
 
     def __init__(self, stub: Stub, mask: int) -> None:
         self.reachable: Callable[[], AbstractContextManager[None]] | None = None
@@ -405,17 +422,21 @@ class RemoteMemory:
         self._lasting = PageCache(self._now)
 
     def read(self, avma: int, size: int) -> bytes:
-        """Read memory for an AddressSpace, and keep it. The result is b"" once the connection is closed."""
+        """Return memory of an AddressSpace, which is read from the GDB stub once and then cached. The result
+        is b"" after the connection is closed.
+        """
         if not 0 <= avma <= self._mask:
             return b""
         return self._lasting.read(avma, min(size, self._mask + 1 - avma))
 
     def read_current(self, avma: int, size: int) -> bytes:
-        """Read the target's current memory. The caller must ensure that it is readable."""
+        """Return the target's memory as it is now, without a cache. The caller must ensure that the memory is
+        readable.
+        """
         return self._stub.read_memory(avma, min(size, self._mask + 1 - avma)) if 0 <= avma <= self._mask else b""
 
     def make_page_cache(self) -> PageCache:
-        """Return a cache of memory pages for following pointers while the target's memory is readable."""
+        """Return an empty cache of memory pages, for following pointers while the target's memory does not change."""
         return PageCache(self.read_current)
 
     def forget_pages(self) -> None:

@@ -1,12 +1,12 @@
-"""The modules of a stub's target: its mappings over time, and the local files that belong to them.
+"""The modules of a GDB stub's target: its mappings over time, and the local files that belong to them.
 
-The sources in order are: the target's /proc/PID/maps if the stub serves its files; the loader's list as the stub
-reports it (libraries-svr4), or from the target's memory (r_debug). Each list is used with the auxiliary vector for the
-program, the interpreter and the vDSO. Without an auxiliary vector the segments of --exe are used (bare metal). All of
-it is hostile input.
+Mappings are read from the first of these sources that the stub has: the target's /proc/PID/maps, the loader's
+list from the stub (libraries-svr4), or the loader's list in the target's memory (r_debug). The loader's lists
+are completed by the auxiliary vector, which has the program, the interpreter and the vDSO. Without an
+auxiliary vector the segments of --exe are used (bare metal). All of it is hostile input.
 
-Files are searched on this machine, and missing ones are fetched through the stub. Reading the mappings again and again
-takes at most a tenth of the time.
+Files are searched on this machine, and missing ones are fetched through the stub. Repeated reading of the
+mappings takes at most a tenth of the time.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ _VDSO_SIZE = 2 * PAGE
 
 @dataclass(frozen=True, slots=True)
 class StubImage:
-    """The main program of a GDB stub's target: its path in the target, else that of the user's file, else ""; and the
-    user's file, or None.
+    """The main program of a GDB stub's target.
+
+    Attributes:
+        path: Path in the target's file system, or else of the file of --exe, or else "".
+        elf: The file of --exe, None if the user gave none.
     """
 
     path: str
@@ -51,7 +54,9 @@ class StubImage:
 
 
 class RemoteModules:
-    """A reader of the mappings of a GDB stub's target; `how` is the source of the last reading, for the summary."""
+    """A reader of the mappings of a GDB stub's target. `how` names the source of the last reading for the
+    summary, such as /proc/PID/maps or r_debug.
+    """
 
     def __init__(self, stub: Stub, arch: Arch, pid: int, memory: RemoteMemory, program: StubImage) -> None:
         self._stub = stub
@@ -74,8 +79,8 @@ class RemoteModules:
 
     @property
     def is_complete(self) -> bool:
-        """True if the last reading found all mappings of the GDB stub's target. Loaders do not list pages of emulators
-        and kernels.
+        """True if the last reading found all mappings of the GDB stub's target. A loader's list lacks pages
+        of emulators and of the kernel.
         """
         return self.how == "/proc/PID/maps" or not self.is_process
 
@@ -175,7 +180,7 @@ class RemoteModules:
             yield from self._of_file(elf, linked.bias, linked.name)
 
     def _of_file(self, elf: ElfFile, bias: int, path: str) -> Iterator[Mapping]:
-        """Yield the mappings that a loader makes of an ELF file. `elf` must hold the file's headers."""
+        """Yield the mappings that a loader makes of an ELF file, whose headers are in `elf`."""
         inode = self._inode(path)
         for load in elf.loads:
             start, end = bias + load.vaddr & -PAGE, bias + load.vaddr + load.filesz + PAGE - 1 & -PAGE
@@ -183,7 +188,9 @@ class RemoteModules:
                 yield Mapping(start, end, _perms(load.flags), load.offset & -PAGE, DEVICE, inode, path)
 
     def _by_segments(self) -> tuple[Mapping, ...]:
-        """Return the mappings of a program that is loaded exactly as its file states, without pages and loader."""
+        """Return the mappings of a program on bare metal: each segment is at the address that the file
+        states, without page boundaries.
+        """
         if self.program.elf is None:
             raise RemoteError("the stub does not name the target's program", "name the program's file: --exe FILE")
         inode = self._inode(self.program.path)
@@ -254,10 +261,11 @@ def _perms(flags: int) -> str:
 
 
 def find_program(stub: Stub, pid: int, exe: str | None) -> StubImage:
-    """Return the name and the file of the main program of a GDB stub's target; `exe` is the user's file.
+    """Return the path and the file of the main program of a GDB stub's target. `exe` is the path that the
+    user gave by --exe, None if none.
 
     Raises:
-        RemoteError: The program is not an ELF file.
+        RemoteError: The file is not readable or no ELF file.
     """
     elf = None
     if exe is not None:
@@ -281,14 +289,14 @@ MAX_FETCHED = 128 << 20
 
 
 class RemoteFiles:
-    """The object files of a GDB stub's target.
+    """The finder of local files for the modules of a GDB stub's target.
 
     Args:
         stub: The stub.
-        program: Path of the main program in the target.
-        exe: The user's file of the program (--exe), or "".
+        program: Path of the main program in the target's file system.
+        exe: Path of the program's file on this machine (--exe), or "".
         sysroot: The user's --sysroot, or "".
-        diagnostics: Counts fetched files.
+        diagnostics: Counters, among others of fetched files.
     """
 
     def __init__(self, stub: Stub, program: str, exe: str, sysroot: str, diagnostics: Diagnostics) -> None:
@@ -302,10 +310,11 @@ class RemoteFiles:
         self._folder = ""
 
     def find(self, module: Module) -> Iterator[tuple[str, bool]]:
-        """Yield candidates for the file of a module of a GDB stub's target, as (path, trusted). See
+        """Yield candidates for the local file of a module of a GDB stub's target, as (path, trusted); see
         model.address_space.FindFiles.
 
-        They are --exe for the program, the path below --sysroot, the same path on this machine, and a fetched file.
+        The candidates are --exe for the program, the path below --sysroot, the same path on this machine, and
+        a fetched file.
         """
         if self._exe and module.path == self._program:
             yield self._exe, True
@@ -315,8 +324,12 @@ class RemoteFiles:
             yield self._fetched[module.path], False
 
     def fetch_missing(self, mappings: tuple[Mapping, ...], read: ReadMemory) -> None:
-        """Fetch files with code through the GDB stub if they are missing on this machine or have another build ID here.
-        Each is tried once.
+        """Fetch files with code through the GDB stub, if this machine has no such file or one with another
+        build ID. Each file is tried only once.
+
+        Args:
+            mappings: The target's mappings.
+            read: Function that reads the target's memory.
         """
         for mapping in mappings:
             path = mapping.path
@@ -360,7 +373,9 @@ class RemoteFiles:
 
 
 def _build_id(page: bytes, read: ReadMemory, start: int) -> str:
-    """Return the build ID of the file whose first page is at `start`, or "" if it is not mapped."""
+    """Return the build ID of the mapped file whose first page is `page`, read from the target's memory at
+    `start`. It is "" if its note is not mapped.
+    """
     try:
         elf = ElfFile(BytesSource(page), "[memory]", with_sections=False)
     except FormatError:
@@ -380,8 +395,8 @@ _MIN_LOOK_NS, _MAX_LOOK_NS = 20_000_000, 2_000_000_000
 
 
 class RemoteSpaces:
-    """The address spaces of a GDB stub's target over time; `current` is the last one, or None before the first
-    reading.
+    """The address space of a GDB stub's target, renewed over time. `current` is the latest one, None before
+    the first reading of the mappings.
     """
 
     def __init__(self, modules: RemoteModules, memory: RemoteMemory, files: RemoteFiles, sysroot: str) -> None:
@@ -393,8 +408,8 @@ class RemoteSpaces:
         self._looked_ns = self._look_ns = 0
 
     def refresh_space(self) -> AddressSpace:
-        """Return the current address space of the GDB stub's target, after a reading if one is due. The target must be
-        stopped.
+        """Return the address space of the GDB stub's target. The mappings are read again if the last reading
+        is too old. The target must be stopped.
 
         Raises:
             RemoteError: The stub's answers are not usable.
@@ -404,8 +419,8 @@ class RemoteSpaces:
         return self._look()
 
     def find_space(self, pc: int) -> AddressSpace:
-        """Return the address space of a sample of the GDB stub's target. The mappings are read again if nothing is
-        known at pc.
+        """Return the address space for a sample of the GDB stub's target. The mappings are read again if none
+        of them contains pc.
         """
         space = self.current or self._look()
         if space.mapping_at(pc) is None and time.monotonic_ns() - self._looked_ns > _MIN_LOOK_NS:

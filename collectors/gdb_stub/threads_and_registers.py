@@ -1,8 +1,8 @@
-"""The threads of a stub's target, and the layout of their registers in packets.
+"""The threads of a GDB stub's target, and the layout of their registers in packets.
 
-The positions of registers in a `g` packet, and the architecture that they belong to, come from target.xml and the files
-that it includes (GDB manual, "Target Descriptions"), by register name. Without it GDB's default layout is used for the
-architecture of the program's file.
+The positions of registers in a `g` packet, and the architecture that they belong to, come from target.xml and
+the files that it includes (GDB manual, "Target Descriptions"), by register name. Without target.xml GDB's
+default layout is used for the architecture of the program's file.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ _LIST_S = 0.2
 
 @dataclass(slots=True)
 class StackReach:
-    """The decision how much of one thread's stack a sample copies: up to the highest address that a walk has used.
+    """The choice of how much of one thread's stack a sample copies: up to the highest address that an earlier
+    walk has used.
 
     Attributes:
-        most: Maximum copy in bytes (--stack-size).
-        first: Bytes of the first copy if the end of the stack is unknown.
+        most: Maximum size of a copy in bytes (--stack-size).
+        first: Size in bytes of the first copy if the end of the stack is unknown.
         top: Highest address that a walk has used.
-        limit: End of readable memory, after a copy that was too short.
+        limit: End of the readable memory, if a copy was shorter than requested.
     """
 
     most: int
@@ -40,7 +41,9 @@ class StackReach:
     limit: int = 0
 
     def choose_span(self, sp: int, end: int) -> tuple[int, int]:
-        """Return (avma, size) of the stack copy to make; `end` is the end of the memory around sp, 0 if unknown."""
+        """Return (avma, size in bytes) of the stack copy to make. `end` is the end of the mapping that
+        contains sp, 0 if that is unknown.
+        """
         base = max(sp - RED_ZONE, 0) & ~7
         if base < self.top <= base + self.most:
             size = min(self.top + _SLACK - base, self.most)
@@ -51,12 +54,14 @@ class StackReach:
         return base, size
 
     def note_readable(self, base: int, size: int, wanted: int) -> None:
-        """Store that `size` of the `wanted` bytes of a thread's stack were readable."""
+        """Note that `size` of the `wanted` bytes of a thread's stack from `base` on were readable."""
         if size < wanted:
             self.limit = base + size
 
     def learn(self, base: int, top: int, missing: int) -> None:
-        """Store how much stack the walk of the copy at `base` needed (see Feedback), for the size of the next copy."""
+        """Note how much of the stack the walk of a copy at `base` has used, which decides the size of the
+        next copy. See Feedback for `top` and `missing`.
+        """
         known = self.top if base < self.top <= base + self.most else 0  # 0: a value of another stack
         if base <= missing <= base + self.most:
             self.top = max(known, missing + max(_GROWTH, missing - base))
@@ -70,14 +75,14 @@ class RemoteThread:
 
     Attributes:
         id: The thread's id.
-        reach: Amount of its stack to copy.
+        reach: The choice of how much of its stack is copied.
         name: The thread's name.
-        state: Letter of its state.
+        state: Letter of its state in /proc, "" if it is unknown.
         stat: Descriptor of /proc/PID/task/TID/stat in the stub, -1 if there is none.
-        came_with: Clock ticks of processor time at the first reading.
-        other: (avma, size) of other memory that the last walk lacked: the stack that a signal handler on an alternate
-            stack interrupted.
-        has_stored_name: True if its name is stored.
+        came_with: Its processor time in clock ticks when it was first seen.
+        other: (avma, size in bytes) of further memory to copy, which the last walk lacked: the stack that a
+            signal handler on an alternate stack interrupted.
+        has_stored_name: True if the collector has its name.
     """
 
     id: ThreadId
@@ -87,16 +92,16 @@ class RemoteThread:
     stat: int = -1
     came_with: int | None = None
     is_busy: bool = False
-    """True if the thread runs and had processor time since it was first seen. A sleeping thread that a stop woke runs
-    until it sleeps again.
+    """True if the thread runs and has used processor time since it was first seen. A thread that was only
+    woken by a stop has used none.
     """
     other: tuple[int, int] = (0, 0)
     has_stored_name: bool = False
 
 
 class RemoteThreads:
-    """The list of threads of a GDB stub's target. It is read again from time to time, because threads may start without
-    a report.
+    """The list of threads of a GDB stub's target. It is read repeatedly, because the stub does not report the
+    start of a thread.
     """
 
     def __init__(self, stub: Stub, pid: int, stack_size: int, first: int) -> None:
@@ -110,7 +115,8 @@ class RemoteThreads:
         self.all: dict[str, RemoteThread] = {}
 
     def refresh(self, force: bool = False) -> None:
-        """Read the list of threads from the GDB stub if it is due. The stub must accept requests.
+        """Read the list of threads from the GDB stub if the last reading is too old. The stub must accept
+        requests.
 
         Raises:
             RemoteError: The stub's answers are not usable.
@@ -153,8 +159,8 @@ class RemoteThreads:
         return found
 
     def describe_states(self) -> bool:
-        """Read the state of each thread of the GDB stub's target from its /proc, without a stop. Return False if that
-        is not available.
+        """Read the state of each thread of the GDB stub's target from the target's /proc, without a stop.
+        Return False if that is not available.
         """
         if not self._has_stat or not self._pid:
             return False
@@ -187,7 +193,9 @@ _MAX_BITS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A register of a GDB stub's target: its number for `p`, and its offset and size in the `g` packet in bytes."""
+    """A register of a GDB stub's target: `number` for the packet `p`, and offset and size in the `g` packet
+    in bytes.
+    """
 
     name: str
     number: int
@@ -197,7 +205,7 @@ class Register:
 
 @dataclass
 class Description:
-    """The contents of a GDB target description (target.xml); `architecture` is BFD's name or ""."""
+    """The contents of a GDB target description (target.xml). `architecture` is its name in BFD's notation, or ""."""
 
     architecture: str = ""
     features: list[str] = field(default_factory=list)
@@ -218,7 +226,7 @@ def parse_description(fetch: Callable[[str], bytes | None]) -> Description | Non
     """Parse a GDB target description (target.xml), or return None if there is none.
 
     Args:
-        fetch: Returns a file by its name ("target.xml" first), or None.
+        fetch: Function that returns a file of the description by its name ("target.xml" first), or None.
 
     Raises:
         RemoteError: The description is not valid.
@@ -272,7 +280,7 @@ def parse_description(fetch: Callable[[str], bytes | None]) -> Description | Non
 
 _ALIASES = {"i686": "i386", "iwmmxt": "arm", "xscale": "arm"}
 _OTHERS = ("aarch64:ilp32",)
-"""Architecture names in target.xml that begin like a supported one but mean unsupported code."""
+"""Architecture names in target.xml that begin like the name of a supported architecture but mean unsupported code."""
 _BIG = ("powerpc",)
 """Architecture names in target.xml that mean big-endian code, which is unsupported unless the program's file states
 otherwise.
@@ -288,10 +296,10 @@ _FEATURES = {
 def choose_arch(description: Description | None, elf: Arch | None) -> Arch:
     """Return the architecture of a GDB stub's target.
 
-    The program's file decides the byte order, which no description states.
+    The program's file decides the byte order, which no target description states.
 
     Args:
-        description: The target description, if there is one.
+        description: The target description, None if the stub has none.
         elf: Architecture of the program's file, or None if no file is known.
 
     Raises:
@@ -310,7 +318,9 @@ def choose_arch(description: Description | None, elf: Arch | None) -> Arch:
 
 
 def _named(name: str, elf: Arch | None) -> Arch | None:
-    """Return the architecture with the longest name (Arch.bfd) that the GDB target's architecture name begins with."""
+    """Return the supported architecture for an architecture name of a GDB target: the one whose BFD name
+    (Arch.bfd) is the longest beginning of the name.
+    """
     name = next((ours for alias, ours in _ALIASES.items() if name.startswith(alias)), name)
     if name.startswith(_OTHERS):
         return None
@@ -336,22 +346,23 @@ _OTHER_NAMES = {"pc": ("pswa",), "lr": ("r14",), "sp": ("r13",)}
 
 @dataclass(frozen=True)
 class RegisterMap:
-    """The GDB stub's register for each column of the architecture, None if the stub does not have it."""
+    """The GDB stub's register for each register column of an architecture, None for registers that the stub lacks."""
 
     arch: Arch
     places: tuple[Register | None, ...]
 
     @property
     def unknown(self) -> frozenset[int]:
-        """The columns of the architecture for which the GDB stub has no register."""
+        """The register columns of the architecture for which the GDB stub has no register."""
         return frozenset(column for column, place in enumerate(self.places) if place is None)
 
     def read_values(self, packet: bytes, single: Callable[[int], bytes]) -> list[int]:
-        """Return the values of all register columns from a `g` reply, 0 for unavailable registers.
+        """Return the values of all register columns from the stub's reply to a `g` packet, 0 for unavailable
+        registers.
 
         Args:
             packet: The reply.
-            single: Reads a register that the reply does not include, by `p`.
+            single: Function that reads a register which the reply lacks, by the packet `p`.
 
         Raises:
             RemoteError: pc or sp is not available.
@@ -377,7 +388,8 @@ class RegisterMap:
 
 
 def build_register_map(description: Description | None, arch: Arch) -> RegisterMap:
-    """Return the map of registers of a GDB target description, or of GDB's default layout.
+    """Return the map from register columns to the registers of a GDB target description, or of GDB's default
+    layout if there is none.
 
     Raises:
         RemoteError: The description lacks pc or sp.
@@ -401,5 +413,7 @@ def build_register_map(description: Description | None, arch: Arch) -> RegisterM
 
 
 def add_pac_mask(arch: Arch, mask: int) -> Arch:
-    """Return the architecture with the signature bits that the target's kernel reports (pauth_cmask)."""
+    """Return the architecture with the mask of the bits that contain pointer signatures, as the target's
+    kernel reports it (pauth_cmask).
+    """
     return replace(arch, pac_mask=mask) if arch.pac_mask and mask else arch

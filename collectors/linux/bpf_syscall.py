@@ -1,4 +1,6 @@
-"""bpf(2): maps, type information and programs as descriptors. Every call returns -errno instead of raising."""
+"""The system call bpf(2): maps, type information (BTF) and programs as descriptors. Failed calls return
+-errno instead of raising.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ _INTERRUPTIBLE_LOADS = 2
 pending.
 """
 _LOAD_TIMEOUT_S = 5.0
-"""Time in seconds for attempts to load a BPF program. Stops by another profiler or a debugger also interrupt the
-verifier, and nothing blocks those.
+"""Time in seconds for attempts to load a BPF program. Stops by another profiler or a debugger also interrupt
+the verifier, and they cannot be blocked.
 """
 
 
@@ -98,18 +100,18 @@ def load_btf(data: bytes) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The arguments of bpf(BPF_PROG_LOAD).
+    """The arguments of bpf(BPF_PROG_LOAD), which loads a BPF program.
 
     Attributes:
         kind: Type of the program.
         name: Name of the program.
-        code: Instructions.
+        code: Its instructions as bytes.
         license: Its license.
         btf: Descriptor of its type information.
-        functions: Records of func_info.
-        function_size: Size of one of them.
-        lines: Records of line_info.
-        line_size: Size of one of them.
+        functions: BTF records of func_info.
+        function_size: Size in bytes of one func_info record.
+        lines: BTF records of line_info.
+        line_size: Size in bytes of one line_info record.
     """
 
     kind: int

@@ -61,8 +61,8 @@ class ChildFinder(Protocol):
 
 
 def open_child_finder(diagnostics: Diagnostics, is_sampled: Callable[[int], bool]) -> ChildFinder:
-    """Return the best finder of child processes that the system permits; `is_sampled` returns True if a pid has a
-    sample.
+    """Return the best finder of child processes that the system permits. `is_sampled` returns True for a pid
+    that has samples.
     """
     try:
         return Connector(diagnostics, is_sampled)
@@ -71,8 +71,8 @@ def open_child_finder(diagnostics: Diagnostics, is_sampled: Callable[[int], bool
 
 
 class Connector:
-    """A finder of child processes that uses the kernel's proc connector. It raises OSError if the kernel refuses
-    that.
+    """A finder of child processes that uses the kernel's proc connector. Its constructor raises OSError if
+    the kernel refuses the proc connector.
     """
 
     note: Note | None = None
@@ -144,7 +144,9 @@ class Connector:
 
 
 class Poller:
-    """A finder of child processes that reads /proc. It misses children that start and end between two readings."""
+    """A finder of child processes that reads /proc repeatedly. It misses children that start and end between
+    two readings.
+    """
 
     note: Note | None = POLLING_NOTE
     event_fd = -1
@@ -166,8 +168,8 @@ class Poller:
 
 
 def parse_event(message: bytes) -> tuple[int, tuple[int, ...]] | None:
-    """Parse a message of the kernel's proc connector to (_FORK, (parent tid, parent, child tid, child)) or (_EXIT,
-    (tid, pid)); None for other messages.
+    """Parse a message of the kernel's proc connector. Return (_FORK, (parent tid, parent pid, child tid,
+    child pid)), (_EXIT, (tid, pid)), or None for other messages.
     """
     at = _NLMSGHDR.size + _CN_MSG.size
     if len(message) < at + _EVENT.size:
@@ -233,8 +235,8 @@ def list_children_by_parent(pids: set[int]) -> list[int]:
 
 
 def _readable(channel: socket.socket, within_s: float) -> bool:
-    """Wait until a socket is readable. It uses poll(2): select(2) supports no descriptor above 1023, and a recording
-    may have thousands open.
+    """Wait until a socket is readable, for within_s seconds at most, and return True if it is. This needs
+    poll(2): select(2) supports no descriptor above 1023, and a recording may have thousands open.
     """
     waiting = select.poll()
     waiting.register(channel, select.POLLIN)

@@ -1,5 +1,5 @@
-"""System calls that a stop interrupts: which ones continue unchanged, which ones return early, and how their effect is
-undone or counted.
+"""System calls that a ptrace stop interrupts: which calls continue unchanged, which ones return early, and
+how the effect is undone or counted.
 
 Sources for calls that continue: signal(7), "Interruption of system calls and library functions by stop signals", and
 the kernel's return codes. The kernel restarts ERESTARTSYS, ERESTARTNOHAND, ERESTARTNOINTR and ERESTART_RESTARTBLOCK if
@@ -12,7 +12,8 @@ net/ipv4/tcp.c, net/socket.c, drivers/tty/n_tty.c, drivers/char/mem.c, drivers/c
 
 Files on disks are not affected: their reads and writes end early only when the thread is killed.
 
-prepare_release() is called while the thread is stopped. It saves what is visible only then, and raises no exception.
+prepare_release() is called while the thread is stopped. It reads what is visible only during the stop, and
+raises no exception.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ With a mask, a signal and the end of the wait belong together, and a program tha
 
 @dataclass(frozen=True, slots=True)
 class BlockedCall:
-    """A line of /proc/TID/syscall of a thread that does not run. The number -1 means that it is in no system call."""
+    """The system call in which a thread is blocked, from /proc/TID/syscall. `number` is -1 if the thread is
+    blocked outside of system calls.
+    """
 
     number: int
     args: tuple[int, ...]
@@ -75,7 +78,8 @@ class BlockedCall:
 
 
 def parse_syscall(line: bytes) -> BlockedCall | None:
-    """Parse a line of /proc/TID/syscall. Return None for "running". sp is 0 if the thread has ended.
+    """Parse a line of /proc/TID/syscall. Return None for "running". The resulting sp is 0 if the thread has
+    ended.
 
     Raises:
         FormatError: The line is not valid.
@@ -129,7 +133,9 @@ def can_restart(arch: Arch, number: int, args: Sequence[int]) -> bool:
 
 
 Read = Callable[[int, int], bytes]
-"""Function that reads the memory (avma, size) of the stopped thread; it returns b"" if that is not readable."""
+"""The type of a function that reads `size` bytes of a stopped thread's memory at `avma`. It returns b"" if
+they are not readable.
+"""
 
 _ASKED = {
     "write": 2, "send": 2, "sendto": 2, "recv": 2, "recvfrom": 2, "read": 2, "sendfile": 3, "sendfile64": 3,
@@ -140,7 +146,9 @@ _VECTORS = frozenset({"writev", "readv"})
 _MESSAGES = frozenset({"sendmsg", "recvmsg"})
 _MANY_MESSAGES = frozenset({"sendmmsg", "recvmmsg", "recvmmsg_time64"})
 _MAX_BYTES, _MAX_PIECES = 0x7FFF_F000, 1024
-"""MAX_RW_COUNT and UIO_MAXIOV of the kernel: a read or write transfers no more at once, whatever is requested."""
+"""The kernel's limits MAX_RW_COUNT (bytes) and UIO_MAXIOV (pieces): one call never transfers more, whatever
+is requested.
+"""
 
 _FLAGS = {"send": 3, "sendto": 3, "sendmsg": 2, "sendmmsg": 3, "recv": 3, "recvfrom": 3, "recvmsg": 2, "recvmmsg": 3,
           "recvmmsg_time64": 3, "splice": 5}  # fmt: skip
@@ -153,8 +161,8 @@ _FROM = {"read": 0, "readv": 0, "recv": 0, "recvfrom": 0, "recvmsg": 0, "recvmms
 _COPIES = frozenset({"sendfile", "sendfile64", "splice", "copy_file_range"})
 _WAIT_FOR_ALL = frozenset({"recv", "recvfrom", "recvmsg"})
 _PLACE = {"sendfile": (2, 4), "sendfile64": (2, 8), "copy_file_range": (1, 8)}
-"""System call -> index of its argument with the address of the offset in the source file, and the size of that offset
-in 32-bit programs.
+"""System call -> (index of its argument with the address of the offset in the source file, size of that
+offset in bytes in 32-bit programs).
 """
 _SOCKETCALLS = {9: ("send", 4), 10: ("recv", 4), 11: ("sendto", 6), 12: ("recvfrom", 6), 16: ("sendmsg", 3),
                 17: ("recvmsg", 3), 19: ("recvmmsg", 5), 20: ("sendmmsg", 4)}  # fmt: skip
@@ -168,7 +176,7 @@ _INT = 0xFFFF_FFFF
 
 @dataclass(frozen=True, slots=True)
 class ShortCall:
-    """A system call that was interrupted by a stop and has returned less than was requested.
+    """A system call that a stop may have interrupted, and that has returned less than was requested.
 
     Attributes:
         name: Name of the call.
@@ -184,7 +192,8 @@ class ShortCall:
 def parse_short_call(
     arch: Arch, tid: int, number: int, args: tuple[int, ...], result: int, read: Read
 ) -> ShortCall | None:
-    """Return the short system call at whose end a thread is, or None if it is complete or cannot be cut short.
+    """Return the system call that a stopped thread has just finished, if it transferred less than was
+    requested. Return None if it is complete or cannot be cut short.
 
     This function raises no exception.
 
@@ -194,7 +203,7 @@ def parse_short_call(
         number: Number of the call.
         args: Its arguments.
         result: Its result, which is not an error.
-        read: Reads memory of the thread.
+        read: Function that reads memory of the thread.
     """
     name = arch.kernel.call_names.get(number, "")
     if name == "socketcall" and args[0] in _SOCKETCALLS:
@@ -215,8 +224,8 @@ def parse_short_call(
 
 
 def can_end_by_itself(call: ShortCall, tid: int) -> bool:
-    """Return True if the short system call ended for another reason than a stop, False if that is unknown. The thread
-    runs again.
+    """Return True if a system call returned less than was requested for another reason than a stop, such as
+    the end of a file. Return False if that is unknown. The thread need not be stopped any more.
     """
     name = call.name
     if not _waits_for_all(name, call.args[_FLAGS[name]] if name in _FLAGS else 0):
@@ -245,8 +254,8 @@ def _waits_for_all(name: str, flags: int) -> bool:
 
 
 def _ends_of(name: str) -> tuple[int, ...]:
-    """Return the types of files (stat.S_IF...) at which a system call may transfer less than was requested without a
-    stop, because the file has no room for more.
+    """Return the types of files (stat.S_IF...) to which a system call may write less than was requested
+    without a stop, because the file has no room for more.
 
     A copy does not wait for more room in a pipe. A write to a disk does not wait in a way that a stop would end.
     """
@@ -330,8 +339,8 @@ _INTERRUPT_STOP = signal.SIGTRAP | libc.PTRACE_EVENT_STOP << 8
 
 
 class InterruptedCalls:
-    """The repair of system calls that stops have interrupted. It restarts a call where possible, and otherwise finds
-    out if the stop has cut the call short. It serves one stopped thread at a time.
+    """The repair of system calls that ptrace stops have interrupted. It restarts a call where possible, and
+    otherwise finds out if the stop has cut the call short. It serves one stopped thread at a time.
     """
 
     def __init__(self, ptrace: libc.PtraceCalls, diagnostics: Diagnostics) -> None:
@@ -349,7 +358,7 @@ class InterruptedCalls:
             regset: The thread's registers.
 
         Returns:
-            A system call that the stop may have cut short, for check_release().
+            A system call that the stop may have cut short, to be passed to check_release(), or None.
         """
         self._tid = tid
         if regset.interrupted:
@@ -370,8 +379,9 @@ class InterruptedCalls:
         """Clear the number of the system call in the stopped thread's registers, so that the next stop does not find
         the same interrupted call again.
 
-        A thread that had no processor since the last stop is still at the same place. Only a restart needs the number,
-        and this call already has a result. Nothing else depends on it, so the profiler may be killed before or after.
+        A thread that got no processor between two stops is still at the same place. The kernel needs the
+        number only for a restart, and this call already has a result. So the profiler may be killed before or
+        after this change.
         """
         number = regset.leave_call()
         self._ptrace.write_registers(self._tid, regset.arch.kernel.regset_size)
@@ -385,7 +395,8 @@ class InterruptedCalls:
         return True
 
     def _restart(self, status: int, regset: Regset) -> None:
-        """Undo the EINTR of a system call in which the thread fell asleep between the check and the interrupt.
+        """Restart a system call that failed with EINTR because of the stop. The thread fell asleep in it
+        after the profiler saw the thread run, and before the stop.
 
         This is done only if the effect is as if there had been no stop. The call must return EINTR before it has any
         effect. No signal may be about to be handled, else the EINTR is the signal's. The bytes before pc must be the

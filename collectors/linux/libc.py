@@ -1,8 +1,9 @@
-"""System calls that Python lacks, by ctypes. Only this module and native/sampling_loop_bindings.py use ctypes.
+"""System calls that Python's standard library lacks, by ctypes. Only this module and
+native/sampling_loop_bindings.py use ctypes.
 
-Calls between a stop and its DETACH use PyDLL, which keeps the GIL, so that no other thread of the profiler can delay
-the resume. After read_without_gil() other threads may run while memory is read. The calls return -errno instead of
-raising, and write into buffers that were allocated before.
+Calls between the stop of a thread and its PTRACE_DETACH use PyDLL, which keeps the GIL, so that no other
+thread of the profiler can delay the resume. After read_without_gil() other threads may run while memory is
+read. The calls return -errno instead of raising, and write into buffers that were allocated before.
 
 Constants: linux/ptrace.h, linux/elf.h, process_vm_readv(2). python-ptrace has a part of them; importing it takes 10 ms.
 """
@@ -34,8 +35,8 @@ REGSET_ROOM = 1024
 NT_PRSTATUS, NT_ARM_PAC_MASK = 1, 0x406
 
 _SI_SIGNO, _SI_CODE, _SI_STATUS = 0, 2, 6 if ctypes.sizeof(ctypes.c_void_p) == 8 else 5
-"""Indices in siginfo_t of SIGCHLD as int32 words: si_signo, si_errno, si_code, padding (64-bit), si_pid, si_uid,
-si_status.
+"""Indices of si_signo, si_code and si_status among the int32 words of siginfo_t for SIGCHLD: si_signo,
+si_errno, si_code, padding (64-bit), si_pid, si_uid, si_status.
 """
 
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -61,7 +62,7 @@ _get_errno = ctypes.get_errno
 
 
 def read_without_gil() -> None:
-    """Release the GIL while a target's memory is read, from now on.
+    """Make all later reads of a target's memory release the GIL.
 
     A page may never arrive (userfaultfd, a file system that does not answer). Use this only if no other thread has
     work, because it would delay the resume of a stopped thread.
@@ -100,13 +101,14 @@ def detach(tid: int, signum: int = 0) -> int:
 
 
 class PtraceCalls:
-    """Calls of ptrace(2) with preallocated buffers for one stop at a time. One thread of the profiler uses them.
+    """Calls of ptrace(2) with preallocated buffers, for one stopped thread at a time. Only one thread of the
+    profiler may use an object.
 
     Attributes:
         regs: The registers that were read last, as 64-bit words.
-        narrow_regs: The same as 32-bit words.
+        narrow_regs: The same registers as 32-bit words.
         raises_priority: True if raise_priority() has an effect.
-        policy: The scheduling policy without raise_priority().
+        policy: The scheduling policy that restore_priority() restores.
     """
 
     def __init__(self) -> None:
@@ -155,10 +157,11 @@ class PtraceCalls:
         return 0 if failed or iov.size < ctypes.sizeof(masks) else int(masks[1])
 
     def read_memory(self, pid: int, avma: int, size: int, into: int) -> int:
-        """Copy `size` bytes at avma of a process to the address `into` of this one with process_vm_readv.
+        """Copy `size` bytes at avma of a process to the address `into` in this process, with
+        process_vm_readv.
 
         Returns:
-            Number of bytes that were read, which is smaller at a hole; or -errno.
+            Number of bytes that were read, which is smaller if some are not readable; or -errno.
         """
         self._local.base = into
         self._local.size = size
@@ -189,14 +192,16 @@ class PtraceCalls:
         return code if code >> 8 == PTRACE_EVENT_STOP else self._info[_SI_SIGNO]
 
     def wait_sigchld(self, timeout_ns: int) -> bool:
-        """Sleep until SIGCHLD (which must be blocked) is pending, and consume it. Return False after timeout_ns."""
+        """Sleep until SIGCHLD (which must be blocked) is pending, and consume it. Return False if it is not
+        pending after timeout_ns.
+        """
         timeout = self._timeout
         timeout.sec, timeout.nsec = divmod(max(timeout_ns, 0), 1_000_000_000)
         return int(_sigtimedwait(self._chld_at, None, self._timeout_at)) > 0
 
     def raise_priority(self) -> None:
-        """Give the calling sampling thread precedence over all other threads until restore_priority(), if permitted
-        (CAP_SYS_NICE), because stopped threads wait for it.
+        """Give the calling sampling thread precedence over all other threads until restore_priority(),
+        because stopped threads wait for it. Without permission (CAP_SYS_NICE) this has no effect.
         """
         if self.raises_priority and not self._hurrying:
             if _setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, self._first_at) == 0:
@@ -237,11 +242,12 @@ class Arena:
 
 
 class Gatherer:
-    """A reader of many memory ranges of a process into preallocated memory, while a thread is stopped. Implements
-    model.interpreter_reader_protocols.Gather.
+    """A reader of many memory ranges of a process into preallocated memory, while one of its threads is
+    stopped. It implements model.interpreter_reader_protocols.Gather.
 
-    The data stays valid until the next start_reads(). Broken data may lead the reader in circles while a thread is
-    stopped. So after _FREE_CALLS calls and _BUDGET_NS of processor time nothing more is read.
+    The data stays valid until the next start_reads(). Broken data may lead the caller in circles while a
+    thread is stopped. So after _FREE_CALLS calls and then _BUDGET_NS nanoseconds of processor time nothing
+    more is read.
     """
 
     def __init__(self, size: int) -> None:
@@ -305,7 +311,7 @@ def memory_reader(pid: int, alive: Callable[[], bool]) -> Callable[[int, int], b
 
     Args:
         pid: The process.
-        alive: Returns False once the process image has ended. Then every read returns b"".
+        alive: Function that returns False once the process image has ended. Then every read returns b"".
     """
 
     def read(avma: int, size: int) -> bytes:
@@ -343,22 +349,26 @@ _SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241, "s390x": 331, "armv7l": 3
 _PERF_FLAG_FD_CLOEXEC = 8
 _MAP_FIXED, MAP_NORESERVE = 0x10, 0x4000
 trim_heap: Callable[[int], int] = getattr(_libc, "malloc_trim", lambda _: 0)
-"""malloc_trim(3): returns unused heap memory to the kernel, except for a number of bytes. Only glibc has it."""
+"""The function malloc_trim(3): it returns unused heap memory to the kernel, except for the given number of
+bytes. Only glibc has it.
+"""
 _set_malloc_option: Callable[[int, int], int] = getattr(_libc, "mallopt", lambda option, value: 0)
 _M_MMAP_THRESHOLD = -3
 
 
 def map_large_blocks(size: int) -> None:
-    """Make malloc(3) map blocks from this size on by themselves, so that free(3) returns them to the kernel at once.
+    """Make malloc(3) use a separate mapping for each block of at least `size` bytes, so that free(3) returns
+    it to the kernel at once.
 
-    glibc raises the size to that of each block that is freed, up to 32 MiB, and keeps such blocks in the heap.
+    By default glibc raises that size to the size of each block that is freed, up to 32 MiB, and keeps such
+    blocks in the heap.
     """
     _set_malloc_option(_M_MMAP_THRESHOLD, size)
 
 
 def perf_event_open(attr: bytes, tid: int, cpu: int) -> int:
-    """Call perf_event_open(2) without a group. Return a descriptor or -errno. A call that a signal interrupts, because
-    the thread's program is being replaced, is repeated.
+    """Call perf_event_open(2) without a group. Return a descriptor or -errno. The call is repeated if a
+    signal interrupts it, which happens while the thread's program is being replaced.
     """
     number = _SYS_PERF_EVENT_OPEN.get(os.uname().machine)
     if number is None:
@@ -370,12 +380,14 @@ def perf_event_open(attr: bytes, tid: int, cpu: int) -> int:
 
 
 def address_of(memory: mmap.mmap) -> int:
-    """Return the address of an mmap object of this process."""
+    """Return the address of an mmap object's memory in this process."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 def map_over(address: int, size: int, fd: int) -> int:
-    """Map a file descriptor, shared, over existing memory; -1 maps fresh zeros. Return 0 or -errno."""
+    """Map a file, shared, over existing memory of this process, by its descriptor; -1 maps private zeros.
+    Return 0 or -errno.
+    """
     flags = _MAP_FIXED | (mmap.MAP_SHARED if fd >= 0 else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
     got = _mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, 0)
     return 0 if got != _MAP_FAILED else -_get_errno()
@@ -398,7 +410,9 @@ def bpf(command: int, attr: bytearray) -> int:
 
 PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
 PR_SET_PTRACER = 0x59616D61
-"""Option of prctl(2) for Yama: the process that may trace this one although it is no ancestor; 0 for none."""
+"""Option of prctl(2) for the security module Yama: the process that may trace this one although it is no
+ancestor; 0 for none.
+"""
 _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_ALL_THREADS = 1

@@ -1,7 +1,8 @@
 """Processor time of a process, of some of its threads, or of its unrecorded children, as the kernel accounts it.
 
-The account of a process includes threads that have ended, and children once it has waited for them. A process that
-leaves its work to children looks idle in its own profile. /proc/PID/stat has the time of children that run.
+The account of a process includes threads that have ended, and children once it has waited for them. A process
+that leaves its work to children looks idle in its own profile. /proc/PID/stat of a child that still runs has
+the child's time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 _LOOK_NS = 2_000_000_000
 _BUDGET = 100
-"""Minimum ratio of the time between two readings of children's processor time to the cost of one."""
+"""Minimum ratio of the time between two readings of children's processor times to the processor time that a
+reading costs.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,9 @@ class MatchingThreads:
     matched: set[int] = field(default_factory=set)
 
     def read(self, pid: int, pattern: re.Pattern[str]) -> int:
-        """Read the clocks of all threads, and return total_ns."""
+        """Read the processor clocks of all threads of the process, and return total_ns with the time of those
+        whose names match.
+        """
         try:
             tids = procfs.list_tasks(pid)
         except OSError:
@@ -142,8 +147,8 @@ class MatchingThreads:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Processor time in nanoseconds: own_ns of recorded processes, and children_ns of their children that are not
-    recorded.
+    """Processor times in nanoseconds: own_ns of a recorded process, and children_ns of its children that are
+    not recorded.
     """
 
     own_ns: int = 0
@@ -157,11 +162,12 @@ NOTHING = Spent()
 
 
 class UnfollowedChildren:
-    """A meter for the processor time of child processes that are not recorded because children are not followed.
+    """A meter of the processor time of recorded processes' children, for recordings that do not follow
+    children.
 
     Args:
         pids: Pids of the recorded processes. Their time counts from now on.
-        clock: Returns nanoseconds.
+        clock: Monotonic clock in nanoseconds.
     """
 
     def __init__(self, pids: Iterable[int], clock: Callable[[], int] = time.monotonic_ns) -> None:
@@ -173,8 +179,8 @@ class UnfollowedChildren:
         self._last = dict(self._first)
 
     def read_times(self, force: bool = False) -> None:
-        """Read the current processor times of unrecorded child processes, unless reading has used its time budget and
-        `force` is False.
+        """Read the current processor times of the recorded processes and of their children. Nothing is read
+        if reading has used its time budget, unless `force` is True.
 
         For a process that has ended, the last reading counts.
         """
@@ -196,9 +202,7 @@ class UnfollowedChildren:
         return now - taken
 
     def so_far(self) -> Spent:
-        """Return the processor time of the recorded processes and of unrecorded children since the last take_times(),
-        without a reset.
-        """
+        """Return the processor time since the last take_times(), as take_times() does, but without a reset."""
         return self._now() - self._taken
 
     def _now(self) -> Spent:
@@ -208,7 +212,7 @@ class UnfollowedChildren:
 
 
 def _spent(pid: int) -> Spent | None:
-    """Return the processor time of a process since its start in nanoseconds, None if it has ended."""
+    """Return the processor time of a process and of its children since their start, None if the process has ended."""
     own = read_times(pid)
     if own is None:
         return None

@@ -1,9 +1,10 @@
 """The rights of this process: functions that drop them permanently, and a filter of system calls.
 
-The filter is for a process that only computes and uses descriptors that it was given. It is a list of permitted calls.
-Every other call fails with EPERM, and a call of another architecture's table kills the process. The process cannot
-open, create, rename or delete files, run programs, create processes or sockets, trace or signal others, map memory as
-code, or do anything that needs a privilege. Some calls are permitted only with certain arguments, see below.
+The filter is for a process that only computes and uses descriptors which another process has opened. The
+filter is a list of permitted calls. Every other call fails with EPERM, and a call of another architecture's
+table kills the process. The process cannot open, create, rename or delete files, run programs, create
+processes or sockets, trace or signal others, map memory as code, or do anything that needs a privilege. Some
+calls are permitted only with certain arguments, see below.
 
 Numbers are those of python-ptrace's tables. Sources: seccomp(2), linux/bpf_common.h, linux/seccomp.h, linux/audit.h.
 """
@@ -25,7 +26,9 @@ from pyprof.model.arch.syscalls import call_names
 
 NOBODY = 65534
 UNUSED_USERS = range(61184, 65520)
-"""Range of user ids that systemd assigns to services while they run. User databases should not contain them."""
+"""Range of user ids that systemd assigns to services while they run, and that user databases should not
+contain. An unprivileged process gets one of them.
+"""
 _MAX_CANDIDATES = 16
 """Maximum number of user ids that are tried for an unprivileged process before it gets the user id 65534."""
 _NOEXEC_SEAL = 8
@@ -36,13 +39,13 @@ A host may require it (vm.memfd_noexec = 2), and logs a warning if a program doe
 
 
 def become_unprivileged() -> int | None:
-    """Change the user of this process, drop its groups and all capabilities, and return the new user.
+    """Change the user of this process, drop its groups and all capabilities, and return the new user id.
 
-    The new user has no other process, because another process of the same user could kill or trace this one. If a user
-    namespace has no such user, it is 65534 (nobody).
+    A user id without other processes is chosen, because another process of the same user could kill or trace
+    this one. If the user namespace has no such id, the new one is 65534.
 
     Returns:
-        The new user, or None if the process is not root or its user namespace has no other user.
+        The new user id, or None if the process is not root or its user namespace has no other user.
     """
     if os.geteuid() != 0:
         return None
@@ -59,7 +62,9 @@ def become_unprivileged() -> int | None:
 
 
 def _candidates() -> list[int]:
-    """Return random user ids to try, so that processes which do not see each other rarely choose the same one."""
+    """Return the user ids to try for an unprivileged process, in random order. Processes that do not see each
+    other then rarely choose the same one.
+    """
     draws = memoryview(os.urandom(4 * _MAX_CANDIDATES)).cast("I")
     return [UNUSED_USERS[draw % len(UNUSED_USERS)] for draw in draws]
 
@@ -173,18 +178,19 @@ def _is_one_of(argument: int, *values: int) -> list[bytes]:
 
 
 def _has_bit(argument: int, bit: int, allowed: bool) -> list[bytes]:
-    """Return BPF code of a seccomp filter that permits a call if an argument has a bit set (`allowed`), or if it has it
-    clear.
+    """Return BPF code of a seccomp filter that permits a call if a bit of an argument is set (`allowed` is
+    True) or clear (False).
     """
     yes, no = (_ALLOW, _REFUSE | errno.EPERM) if allowed else (_REFUSE | errno.EPERM, _ALLOW)
     return [_op(_LOAD, _ARGUMENTS + 8 * argument), _op(_HAS_BIT, bit, 0, 1), _op(_RETURN, yes), _op(_RETURN, no)]
 
 
 def _by_argument(pid: int) -> dict[str, list[bytes]]:
-    """Return the seccomp filter code of the system calls that are permitted only for some arguments.
+    """Return BPF code of a seccomp filter for each system call that is permitted only for some arguments, by
+    its name.
 
-    clone3 passes them by a pointer, which a filter cannot follow. It fails with ENOSYS, and the C library then uses
-    clone.
+    clone3 passes its flags by a pointer, which a filter cannot follow. It fails with ENOSYS, and the C
+    library then uses clone.
     """
     return {
         "mmap": _has_bit(2, _PROT_EXEC, allowed=False),

@@ -1,7 +1,7 @@
 """Information about processes and stopped tasks in /proc.
 
-Paths in /proc/PID/maps are hostile input; the kernel controls everything else. Reads use a descriptor of /proc/PID, so
-that a reused pid is never mistaken for the process.
+Paths in /proc/PID/maps are hostile input. The kernel alone controls all other contents. Reads use a
+descriptor of /proc/PID, so that a reused pid is never mistaken for the process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAPS_LINE = re.compile(
 )
 _PROC = "/proc"
 _CENSUS = re.compile(rb"\S+ \S+ \S+ \d+/(\d+) ([1-9]\d*)\s*")
-"""Pattern of the number of threads and the last pid that the kernel assigned, in /proc/loadavg."""
+"""Pattern of the number of threads and the last assigned pid in /proc/loadavg."""
 _CHUNK = 1 << 20
 _MIN_LINE = 40
 """Number of bytes of the shortest line of /proc/PID/maps."""
@@ -152,9 +152,7 @@ def parse_stat(text: bytes) -> Stat:
 
 
 def parse_state(stat: bytes) -> str:
-    """Return the state letter in a line of /proc/PID/stat. Parsing only that takes a fifth of the time of
-    parse_stat().
-    """
+    """Return the state letter in a line of /proc/PID/stat. It takes a fifth of the time of parse_stat()."""
     at = stat.rfind(b") ") + 2
     return stat[at : at + 1].decode("ascii", "replace")
 
@@ -231,8 +229,8 @@ class ProcDir:
             os.close(fd)
 
     def children(self) -> list[int]:
-        """Return the pids of the children of all threads of the process; empty if the kernel has no
-        CONFIG_PROC_CHILDREN.
+        """Return the pids of the children of all threads of the process. The result is empty if the kernel
+        has no CONFIG_PROC_CHILDREN.
         """
         found: list[int] = []
         for tid in self.threads():
@@ -337,7 +335,7 @@ _STATES = {
 
 
 def read_state(pid: int, tid: int) -> str:
-    """Return the state of a thread in words, as in /proc/TID/status; "gone" if it has ended."""
+    """Return the state of a thread in words, as in /proc/TID/status, or "gone" if it has ended."""
     try:
         with open(f"/proc/{pid}/task/{tid}/stat", "rb") as file:
             letter = parse_stat(file.read()).state
@@ -347,8 +345,9 @@ def read_state(pid: int, tid: int) -> str:
 
 
 def read_waited_s(pid: int, tid: int, with_runs: bool = False) -> float:
-    """Return how long a thread was runnable without a processor, in seconds; 0 if it has ended or the kernel has no
-    such data. With `with_runs` its time on processors is included.
+    """Return how long a thread has waited for a processor while it was runnable, in seconds. With `with_runs`
+    its time on processors is included. The result is 0 if the thread has ended or the kernel has no such
+    data.
     """
     try:
         with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:
@@ -359,8 +358,8 @@ def read_waited_s(pid: int, tid: int, with_runs: bool = False) -> float:
 
 
 def read_run_ns(pid: int, tid: int) -> int:
-    """Return a thread's processor time in nanoseconds, as of its last tick or switch; 0 if it has ended or the kernel
-    has no such data.
+    """Return a thread's processor time in nanoseconds, as of its last timer tick or context switch. The
+    result is 0 if the thread has ended or the kernel has no such data.
     """
     try:
         with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:
@@ -370,7 +369,9 @@ def read_run_ns(pid: int, tid: int) -> int:
 
 
 def read_waits(pid: int, with_runs: bool = False) -> dict[int, float]:
-    """Return for each thread of a process the time in seconds that it was runnable without a processor, by tid."""
+    """Return the time in seconds that each thread of a process has waited for a processor while it was
+    runnable, by tid.
+    """
     try:
         return {tid: read_waited_s(pid, tid, with_runs) for tid in list_tasks(pid)}
     except OSError:
@@ -396,7 +397,9 @@ def read_thread_name(pid: int, tid: int) -> str:
 
 
 def read_exe(pid: int) -> str:
-    """Return the path of a process's program, as the process sees it; "?" if it has ended or may not be read."""
+    """Return the path of a process's program as the process sees it, or "?" if the process has ended or may
+    not be read.
+    """
     try:
         return os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
     except OSError:
@@ -502,7 +505,7 @@ def compute_start_ns(text: bytes) -> int:
     """Return the start of a process in nanoseconds of the wall clock as it is set now, or 0 if it has ended.
 
     Args:
-        text: Contents of its stat file.
+        text: Contents of the process's /proc/PID/stat.
     """
     try:
         stat = parse_stat(text)
@@ -539,7 +542,7 @@ def is_own_child(tid: int) -> bool:
 
 
 def has_pending_signal(tid: int) -> bool:
-    """Return True if a signal is pending that the thread does not block, or if the kernel does not tell."""
+    """Return True if a signal is pending that the thread does not block, or if that cannot be read."""
     try:
         status = read_thread_status(tid)
         pending = int(status["SigPnd"], 16) | int(status["ShdPnd"], 16)

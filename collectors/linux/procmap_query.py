@@ -1,10 +1,10 @@
-"""Checks of single mappings of a process, and reads of memory that is still mapped as it was.
+"""Checks of single mappings of a process, and reads of memory that is still mapped as before.
 
-Mappings are checked with PROCMAP_QUERY, without reading the text of /proc/PID/maps. One query (linux/fs.h, Linux 6.11)
-takes about 1 us, the text 50 us or more. So a query is fast enough while a thread is stopped. The descriptor belongs to
-one image: after an exec a query fails with ESRCH.
+Mappings are checked with PROCMAP_QUERY, without reading the text of /proc/PID/maps. One query (linux/fs.h,
+Linux 6.11) takes about 1 us, the text 50 us or more. So a query is fast enough while a thread is stopped. The
+descriptor belongs to one process image: after an exec a query fails with ESRCH.
 
-Discard a read if another file may have been mapped there since.
+make_guarded_reader() discards a read if another file may have been mapped at the address meanwhile.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _PROCMAP_QUERY = 0xC0686611
 _EXECUTABLE = 0x04
 _COVERING_OR_NEXT = 0x10
 _STRUCT = struct.Struct("=9Q4I2Q")
-"""Format of struct procmap_query: size, flags, address; start, end, flags, page size, offset, inode; major, minor, name
-size, id size; addresses.
+"""Format of struct procmap_query: size, flags, address; start, end, flags, page size, offset, inode; major,
+minor, name size, build ID size; addresses of name and build ID.
 """
 _QUESTION, _ANSWER = struct.Struct("=3Q"), struct.Struct("=24x2Q16x2Q2I")
 Vma = tuple[int, int, int, int, int, int]
-"""Start, end, offset, inode, major and minor device number of an executable mapping."""
+"""The tuple (start, end, offset, inode, major device number, minor device number) of an executable mapping."""
 
 
 class Answer(Enum):
@@ -42,8 +42,8 @@ class Answer(Enum):
 
 
 def pack_executable_vmas(mappings: Iterable[Mapping]) -> tuple[Vma, ...]:
-    """Return the executable ones of some mappings in the form in which PROCMAP_QUERY answers, to compare them with
-    answers. [vsyscall] is not a mapping of the process.
+    """Return the executable ones among some mappings as Vma tuples, which can be compared with answers of
+    PROCMAP_QUERY. [vsyscall] is left out, because it is not a mapping of the process.
     """
     found = []
     for m in mappings:
@@ -57,10 +57,10 @@ class MapQuery:
     """PROCMAP_QUERY queries for a process's mappings. Methods never raise, because they are called during a stop.
 
     Args:
-        open_maps: Returns a descriptor of the process's maps.
+        open_maps: Function that returns a descriptor of the process's /proc/PID/maps.
 
     Attributes:
-        fd: The descriptor, -1 if the kernel has no such queries.
+        fd: The descriptor of /proc/PID/maps, -1 if the kernel has no such queries.
     """
 
     def __init__(self, open_maps: Callable[[], int]) -> None:
@@ -83,7 +83,7 @@ class MapQuery:
             self.fd = -1
 
     def check_mapping_at(self, pc: int, expected: Collection[Vma]) -> Answer:
-        """Check by PROCMAP_QUERY whether the mapping at pc is among the expected ones."""
+        """Check by PROCMAP_QUERY whether the process's mapping at pc is one of the expected ones."""
         if self.fd < 0:
             return Answer.UNKNOWN
         try:
@@ -92,7 +92,9 @@ class MapQuery:
             return self._refused(error)
 
     def check_all_mappings(self, expected: Sequence[Vma]) -> Answer:
-        """Check by PROCMAP_QUERY whether the executable mappings are exactly the expected ones, which are ascending."""
+        """Check by PROCMAP_QUERY whether the process's executable mappings are exactly the expected ones,
+        which must be ascending.
+        """
         if self.fd < 0:
             return Answer.UNKNOWN
         try:
@@ -148,8 +150,8 @@ def query_vma(fd: int, avma: int) -> Vma:
 
 
 def _query(fd: int, flags: int, address: int, buffer: bytearray) -> Vma:
-    """Make a PROCMAP_QUERY. The buffer, of the size of _STRUCT, has zeros or an earlier answer after the input, which
-    the kernel ignores.
+    """Make a PROCMAP_QUERY and leave the answer in the buffer, which has the size of _STRUCT. An earlier
+    answer may remain in the buffer, because the kernel ignores it.
     """
     _QUESTION.pack_into(buffer, 0, _STRUCT.size, flags, address)
     fcntl.ioctl(fd, _PROCMAP_QUERY, buffer, True)
@@ -160,22 +162,23 @@ _CHUNK = 1 << 16
 
 
 def find_mapping(mappings: Sequence[Mapping], avma: int) -> Mapping | None:
-    """Return the mapping of a process at an address, or None; the mappings are in ascending order."""
+    """Return the mapping that contains an address, or None. The mappings must be in ascending order."""
     at = bisect_right(mappings, avma, key=lambda m: m.start) - 1
     return mappings[at] if at >= 0 and avma < mappings[at].end else None
 
 
 def make_guarded_reader(read: ReadMemory, open_maps: Callable[[], int], then: Sequence[Mapping]) -> ReadMemory:
-    """Return a ReadMemory that reads a file's memory only if the address still maps the same part of the same file.
+    """Return a ReadMemory that reads a mapped file's memory only while the address maps the same part of the
+    same file as before.
 
-    It checks that before and after the read. Memory that had no file is read without a check. An address that was not
-    known to be mapped is read if it now belongs to no file, or to a file that was mapped elsewhere (the data of a
-    library whose code is known).
+    Each read checks that before and after it. Memory that had no file is read without a check. An address
+    that was not mapped before is read if it now belongs to no file, or to a file that was mapped elsewhere
+    (the data of a library whose code is known).
 
     Args:
         read: Function that reads the process's current memory.
-        open_maps: Returns a descriptor of its mappings (maps_of), or raises OSError.
-        then: The earlier mappings.
+        open_maps: Function that returns a descriptor of the process's mappings, or raises OSError.
+        then: The mappings as they were before.
     """
     files = {mapping.inode for mapping in then} | {0}
 
@@ -208,7 +211,7 @@ def make_maps_reader(pid: int) -> Callable[[], int]:
 
 
 def _place(open_maps: Callable[[], int], avma: int) -> tuple[int, int] | None:
-    """Return where a file is mapped around an address now: (inode, address of the file's first byte), or None."""
+    """Return where the file at an address is mapped now, as (inode, address of the file's first byte), or None."""
     try:
         fd = open_maps()
     except OSError:

@@ -1,4 +1,4 @@
-"""The architecture that perf_events and programs in the kernel sample here, and that of its 32-bit code."""
+"""The architecture that perf_events and BPF programs sample on this machine, and that of its 32-bit code."""
 
 from __future__ import annotations
 
@@ -10,27 +10,31 @@ from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import AARCH64, ARM, I386, X86_64, Arch
 
 IN_REGISTER = -2
-"""Value of `coded_call` that means: the column `call_column` contains the number of the system call."""
+"""A result of PerfArch.coded_call: a register has the number of the system call, see PerfArch.call_column."""
 
 
 @dataclass(frozen=True, slots=True)
 class PerfArch:
-    """The contents of a kernel sample on one architecture, such as its registers.
+    """The description of kernel samples (perf_events, BPF) on one architecture, such as their registers.
 
     Attributes:
         wide: Architecture of 64-bit code.
         narrow: Architecture of 32-bit code.
-        narrow_columns: Column of wide that contains each column of narrow.
-        sampled: struct perf_event_attr.sample_regs_user (asm/perf_regs.h) for all columns of wide.
-        words: Index of each column of wide among the words of a sample.
-        first_argument: Column of a system call's first argument.
-        coded_call: Maps the 8 bytes of code before the return address of a system call to its number. IN_REGISTER if a
-            register contains it, -1 if it is unknown or there is no such call.
-        thread_pointer: First member of struct thread_struct that contains the thread pointer.
-        call_pc: Column that equals pc in a system call, -1 if there is none.
-        result: Column that is -ENOSYS in a system call, -1 if there is none.
-        call_column: See IN_REGISTER.
-        ordered: True if a processor sees the writes of another one in their order.
+        narrow_columns: Register column of `wide` that contains each column of `narrow`.
+        sampled: Value of struct perf_event_attr.sample_regs_user (asm/perf_regs.h) that requests all columns
+            of `wide`.
+        words: Index of each column of `wide` among the register words of a perf_events sample.
+        first_argument: Register column of a system call's first argument.
+        coded_call: Function that decodes the number of a system call from the 8 bytes of code before its
+            return address. It returns IN_REGISTER if a register has the number, -1 if it is unknown or there
+            is no such call.
+        thread_pointer: Name of the member of the kernel's struct thread_struct that has the thread pointer
+            first.
+        call_pc: Register column that equals pc in a system call, -1 if there is none.
+        result: Register column that is -ENOSYS in a system call, -1 if there is none.
+        call_column: Register column that has the number of the system call, if coded_call returned
+            IN_REGISTER.
+        ordered: True if a processor sees the writes of another processor in their order.
     """
 
     wide: Arch

@@ -1,8 +1,9 @@
-"""The registers of a stopped task, and what they say about the system call that the stop interrupted.
+"""The registers of a thread in a ptrace stop, and what they say about the system call that the stop
+interrupted.
 
-The register set (NT_PRSTATUS) is read as that of one architecture. The kernel delivers a task's registers in the layout
-of the code that the task runs. A 64-bit kernel delivers those of 32-bit code in the 32-bit layout, and the size shows
-which.
+The register set (NT_PRSTATUS) is read as that of one architecture. The kernel delivers a task's registers in
+the layout of the code that the task runs: a 64-bit kernel delivers those of 32-bit code in the 32-bit layout.
+Their size shows which layout it is.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Regset:
 
     Attributes:
         arch: The architecture.
-        words: The registers in the order of user_regs_struct.
-        columns: The same memory as an array.
+        words: The registers in the order of the kernel's user_regs_struct.
+        columns: The memory of `words` as an array.
     """
 
     def __init__(self, arch: Arch, ptrace: PtraceCalls) -> None:
@@ -70,7 +71,7 @@ class Regset:
 
     @property
     def args(self) -> tuple[int, ...]:
-        """Return the arguments of the system call that a stopped thread is in, from its registers."""
+        """Return the six arguments of the system call that a stopped thread is in, from its registers."""
         return tuple(self.words[slot] for slot in self.arch.kernel.syscall_args)
 
     @property
@@ -83,11 +84,11 @@ class Regset:
     def was_asleep(self, code: Callable[[int, int], bytes]) -> bool:
         """Return True if the stop interrupted a system call in which the thread slept.
 
-        Then the result of the system call shows that it was interrupted, or the kernel has already prepared its
-        restart. If the kernel does not report a call, the code does: pc is after the instruction.
+        In this case the result of the system call shows that it was interrupted, or the kernel has already
+        prepared its restart. If the kernel does not report a call, the code before pc shows it.
 
         Args:
-            code: (avma, size) -> code of the task.
+            code: Function (avma, size) that returns code of the task.
         """
         if self.arch.kernel.syscall_number >= 0:
             return self.call >= 0 and (self.broken_off or self.restarts(code))
@@ -116,8 +117,8 @@ class Regset:
         self.words[self._pc] = self.pc - code
 
     def leave_call(self) -> int:
-        """Mark the stopped thread as being in no system call, so that the kernel does not restart the call. Return the
-        call's number, which put_call() restores.
+        """Mark the stopped thread as being in no system call, so that the kernel does not restart the call.
+        Return the call's number, with which put_call() undoes this.
         """
         slot = self.arch.kernel.syscall_number
         number, self.words[slot] = self.words[slot], self.arch.mask

@@ -1,4 +1,6 @@
-"""The loaded code that samples by stops, and the structures that are passed to it (rounds.c, stop.h, frames.h)."""
+"""The compiled code that takes samples by ptrace stops, and the structures that are passed to it (rounds.c,
+stop.h, frames.h).
+"""
 
 from __future__ import annotations
 
@@ -86,19 +88,23 @@ class Rounds(ctypes.Structure):
 
 MOST_EXTRAS = 64
 EXTRAS_SIZE = 8 + 24 * MOST_EXTRAS
-"""Size of struct extras (stop.h) in bytes: a count, then address, size and offset of each additional read."""
+"""Size in bytes of struct extras (stop.h): a count, then address, size and offset of each additional memory
+range to read.
+"""
 MAX_SLEPT = 64
 
 Call = Callable[[int], None]
-"""Type of sample_rounds() of rounds.c, which takes the address of a Rounds."""
+"""Type of the compiled function sample_rounds() of rounds.c, whose argument is the address of a Rounds structure."""
 
 
 @cache
 def sample_rounds(with_gil: bool) -> Call | None:
-    """Load the compiled sampling loop, or return None if there is none for this machine or it may not be loaded.
+    """Load the compiled sampling loop and return its function. Return None if there is none for this machine
+    or it may not be loaded.
 
     Args:
-        with_gil: See libc.read_without_gil().
+        with_gil: True to keep the GIL during calls, so that no other thread can delay the resume of a stopped
+            thread.
     """
     path = Path(__file__).parent / f"rounds.{os.uname().machine}.so"
     try:
@@ -110,7 +116,7 @@ def sample_rounds(with_gil: bool) -> Call | None:
 
 
 class StopFlag(ctypes.Structure):
-    """A flag in memory that is not 0 when sampling must end."""
+    """A flag in memory that Python and the compiled sampling loop share. It is not 0 when sampling must end."""
 
     _fields_ = [("value", ctypes.c_uint8)]
 
@@ -119,7 +125,7 @@ AnyRow = TypeVar("AnyRow", bound=ctypes.Structure)
 
 
 def rows_of(kind: type[AnyRow], count: int) -> ctypes.Array[AnyRow]:
-    """Return a zero-filled array of ctypes structures."""
+    """Return a zero-filled array of `count` ctypes structures."""
     return (kind * count)()
 
 
@@ -128,5 +134,7 @@ def address_of(structure: ctypes.Structure | ctypes.Array[AnyRow]) -> int:
 
 
 def registers_of(sample: SampleRow, count: int) -> npt.NDArray[np.uint64]:
-    """Return the first words of a thread's registers, in the order of user_regs_struct."""
+    """Return the first `count` register words of a sample that the compiled loop took, in the order of
+    user_regs_struct.
+    """
     return np.frombuffer(sample.registers, np.uint64, count)

@@ -1,10 +1,15 @@
-"""The stack that each off-CPU interval is attributed to.
+"""The stack to which each off-CPU interval is attributed.
 
-The stack is that of the interval's own sample, of an out-of-band sample, of an earlier part of the interval, or none.
+An off-CPU interval is the time between two context switches of a thread. An out-of-band sample is the stack
+of a sleeping thread, read from outside without a stop.
 
-Switch records give the times. Samples at switches and out-of-band samples give the stacks. An interval without its own
-stack is attributed to stacks of intervals of the same thread with a similar length. That keeps the time of each thread
-exact, and its shares of short and of long intervals. An interval that has not ended is attributed in parts.
+The stack is that of the interval's own sample at the context switch, of an out-of-band sample, of an earlier
+part of the interval, or none.
+
+Switch records give the times. Samples at switches and out-of-band samples give the stacks. An interval
+without a stack is attributed to stacks of intervals of the same thread with a similar length. That keeps the
+time of each thread exact, and its shares of short and of long intervals. An interval that has not ended is
+attributed in parts.
 """
 
 from __future__ import annotations
@@ -26,8 +31,8 @@ from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.integer_array_operations import distinct
 
 Pool = dict[tuple[int, bool, int], tuple[int, int]]
-"""Off-CPU time for which no stack was found yet: (tid, blocked, bucket of length) -> (nanoseconds, start of the
-time).
+"""Off-CPU time for which no stack was found yet: (tid, blocked, log2 of the length) -> (nanoseconds, time
+since when it is kept).
 """
 
 _MAX_DELAY_NS = 1_000_000_000
@@ -42,7 +47,7 @@ def defer_time(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> Non
         tid: The thread.
         blocked: True if the thread waited for more than a processor.
         ns: Length of the off-CPU time.
-        now_ns: Current time, which is stored if the pool has no such time yet.
+        now_ns: Current time. The pool stores it as the begin of a new entry.
     """
     key = (tid, blocked, max(ns, 1).bit_length() - 1)
     before, since = pool.get(key, (0, now_ns))
@@ -51,7 +56,7 @@ def defer_time(pool: Pool, tid: int, blocked: bool, ns: int, now_ns: int) -> Non
 
 @dataclass(frozen=True, slots=True)
 class AttributedIntervals:
-    """Off-CPU intervals as columns of shape (n,), some of which got the stack of another interval.
+    """Off-CPU intervals as columns of shape (n,). Those without a stack get the stack of another interval.
 
     Attributes:
         tid: Threads.
@@ -59,7 +64,7 @@ class AttributedIntervals:
         whole_ns: Length of the whole interval.
         length_ns: The part of it that is attributed now.
         attributed: True if it has a stack.
-        pooled: True if it should get a stack of another interval.
+        pooled: True if it has no stack and should get that of another interval.
     """
 
     tid: I64
@@ -82,8 +87,8 @@ def distribute_time(
         ended: Threads that have ended, or None for all.
 
     Returns:
-        The time (n,) that each attributed interval stands for, including its own; and (tid, blocked, ns) of time that
-            remains without a stack.
+        A tuple (time (n,) in nanoseconds that each attributed interval stands for, including its own; list of
+            (tid, blocked, ns) for time that remains without a stack).
     """
     tid, length_ns, attributed = rows.tid, rows.length_ns, rows.attributed
     result = length_ns.copy()
@@ -125,10 +130,12 @@ def distribute_time(
 
 
 def _nearest(targets: I64, keys: I64) -> I64:
-    """Return for each interval without a stack the index of the interval with a stack whose length is most similar.
+    """Return for each off-CPU interval without a stack the interval with a stack whose length is most
+    similar.
 
     Args:
-        targets: Sorted keys of intervals with a stack. A key stands for a thread, a kind and a length class.
+        targets: Sorted keys of intervals with a stack. A key stands for a thread, blocked or preempted, and a
+            length class.
         keys: Keys of intervals without a stack.
 
     Returns:
@@ -157,9 +164,11 @@ class DrainState:
     Attributes:
         gaps: Spans of time in which records were lost.
         paused: Threads without records, because their events are off.
-        ran_ns: Running time of threads that are paused or were paused until the last reading.
-        weak: Samples whose stacks have less information than out-of-band samples.
-        late: Out-of-band samples of threads that had already been woken.
+        ran_ns: Running time in nanoseconds of threads that are paused or were paused until the last reading,
+            by tid.
+        weak: Indices of samples at switches whose stacks have less information than out-of-band samples
+            (stacks of sleeping threads, read from outside).
+        late: Indices of out-of-band samples whose threads had already been woken.
         ends_window: True if no later reading belongs to the same window.
     """
 
@@ -177,12 +186,13 @@ class IntervalClasses:
 
     Attributes:
         before: The interval's stack is known from an earlier part.
-        by_sample: Its stack is that of its sample.
-        by_out_of_band: Its stack is that of its out-of-band sample.
+        by_sample: Its stack is that of the sample at the context switch.
+        by_out_of_band: Its stack is that of an out-of-band sample, which was read from outside while the
+            thread slept.
         pooled: It has no stack and gets that of another interval.
         blocked: Its thread waited for more than a processor.
         wanted: Its time is shown.
-        unsure: Its thread may have run instead.
+        unsure: Its thread may have run instead, because switch records are missing.
     """
 
     before: Mask
@@ -195,7 +205,7 @@ class IntervalClasses:
 
     @property
     def own_stack(self) -> Mask:
-        """Mask of off-CPU intervals that have their own stack."""
+        """Mask of off-CPU intervals whose stack is known, so that they need no stack of another interval."""
         return self.before | self.by_sample | self.by_out_of_band
 
 
@@ -206,10 +216,11 @@ def classify_intervals(
 
     Args:
         found: The intervals.
-        opened: Intervals that continued from before, by tid.
+        opened: Intervals that had not ended at the last reading, by tid.
         drain: Further information from this reading of the rings.
         preempted: True if intervals in which a thread only waited for a processor are attributed, too.
-        looked_at_ns: Time in ns after which a sleeping thread surely has an out-of-band sample.
+        looked_at_ns: Minimum length in ns of an interval in which a sleeping thread surely gets an
+            out-of-band sample (its stack is read from outside).
     """
     whose = zip(found.tid.tolist(), found.carried.tolist(), strict=True)
     carried = [opened[tid] if is_carried else None for tid, is_carried in whose]
@@ -240,18 +251,18 @@ _SILENT_NS = 1_000_000_000
 
 @dataclass(slots=True)
 class IntervalAttribution:
-    """The off-CPU intervals that ended or continued since the last reading of the ring buffers, with the stacks that
-    they were attributed to.
+    """The off-CPU intervals that ended or continued since the last reading of the ring buffers, as the time
+    that each stack stands for.
 
     Attributes:
-        sample_ns: Time that each sample stands for, LEFT_OUT for none.
-        sample_blocked: True if the thread was not preempted.
+        sample_ns: Time in ns that each sample at a context switch stands for, LEFT_OUT for none.
+        sample_blocked: True if the thread of the sample was not preempted.
         sample_open: True if later parts of the interval refer to the sample.
-        out_of_band_ns: Time that each out-of-band sample stands for, LEFT_OUT for none, BY_WEIGHT if its interval is
-            unknown.
+        out_of_band_ns: Time in ns that each out-of-band sample (stack of a sleeping thread, read from
+            outside) stands for. LEFT_OUT for none, BY_WEIGHT if its interval is unknown.
         out_of_band_open: True if later parts of the interval refer to the out-of-band sample.
-        pairs: (sample, out-of-band sample) of one interval.
-        carried: (tid, since, ns) of parts whose stack was attributed before.
+        pairs: (index of a sample, index of an out-of-band sample) in the same interval.
+        carried: (tid, start, ns) of parts of intervals whose stack is in an earlier batch.
         bare: (tid, blocked, ns) of time without a stack.
     """
 
@@ -274,8 +285,8 @@ class OffCpuIntervals:
     Args:
         preempted: True if intervals in which a thread only waited for a processor are attributed, too.
         now_ns: Current time, at which the attribution starts; earlier time is not attributed.
-        looked_at_ns: Time in ns after which a sleeping thread surely has an out-of-band sample. Shorter intervals may
-            have none.
+        looked_at_ns: Minimum length in ns of an interval in which a sleeping thread surely gets an
+            out-of-band sample (its stack is read from outside). Shorter intervals may have none.
     """
 
     def __init__(self, preempted: bool, now_ns: int, looked_at_ns: int) -> None:
@@ -292,12 +303,12 @@ class OffCpuIntervals:
         self._left: list[tuple[int, int, int]] = []
 
     def start_at(self, at_ns: int) -> None:
-        """Start the attribution of off-CPU time at a time: earlier time is not attributed, even if records cover it."""
+        """Start the attribution of off-CPU time at a time. Earlier time is left out, even if records cover it."""
         self._began_ns = self._gaps.until_ns = at_ns
 
     def add_threads(self, since_ns: Mapping[int, int]) -> None:
-        """Add threads whose switch records begin at these times, by tid. Threads that the last call already had are
-        ignored; they may have ended since.
+        """Add threads whose switch records begin at these times, by tid. Threads that were already passed to
+        the last call are ignored, because they may have ended since.
         """
         for tid, since in since_ns.items() - self._met.items():
             at = max(since, self._began_ns)
@@ -306,7 +317,9 @@ class OffCpuIntervals:
         self._met = dict(since_ns)
 
     def resume_threads(self, tids: Iterable[int], at_ns: int) -> None:
-        """Continue with paused threads whose switch records begin again at at_ns. Whether they run then is unknown."""
+        """Continue with threads whose switch records were paused and begin again at at_ns. It is unknown
+        whether they run at that time.
+        """
         tids = [tid for tid in tids if tid in self._open or tid in self._heard]
         for tid in tids:
             self._open[tid] = OpenInterval(at_ns, at_ns, True, sure=False)
@@ -319,13 +332,13 @@ class OffCpuIntervals:
         return list(self._gaps.unattributed_ns)
 
     def find_silent(self, now_ns: int) -> list[int]:
-        """Return threads of which neither a switch record nor an out-of-band sample (taken while they slept) has
-        arrived for a while. They may have ended.
+        """Return the tids of threads that may have ended, because neither a switch record nor an out-of-band
+        sample (read while they slept) has arrived for a second.
         """
         return [tid for tid, each in self._open.items() if max(each.looked_ns, each.began_ns) < now_ns - _SILENT_NS]
 
     def forget_thread(self, tid: int) -> None:
-        """Forget a thread that has ended. Its off-CPU time without a stack is attributed in the next call."""
+        """Forget a thread that has ended. The next call of attribute() accounts the rest of its off-CPU time."""
         self._open.pop(tid, None)
         self._heard.discard(tid)
         owed = round(self._gaps.unattributed_ns.pop(tid, 0) * self._shown.pop(tid, 1))
@@ -342,8 +355,14 @@ class OffCpuIntervals:
         now_ns: int,
         drain: DrainState = _NOTHING_ELSE,
     ) -> IntervalAttribution:
-        """Attribute the off-CPU time until now_ns. All switch records of that time are present, except for gaps and
-        paused threads.
+        """Attribute the off-CPU time up to now_ns to stacks.
+
+        Args:
+            switches: All switch records of that time, except for gaps and paused threads.
+            samples: Samples at context switches, as (tid, time).
+            out_of_band: Samples of sleeping threads that were read from outside, as (tid, time).
+            now_ns: End of the time.
+            drain: Further facts from the reading of the ring buffers.
         """
         gaps = merge_gaps(drain.gaps)
         known_ns = self._gaps.known_ns(now_ns, gaps)
@@ -372,8 +391,8 @@ class OffCpuIntervals:
         return result
 
     def _take_out(self, tids: Iterable[int]) -> set[int]:
-        """Remove the open off-CPU intervals of threads whose switches are no longer recorded, and return the threads
-        that had an open interval.
+        """Remove the open off-CPU intervals of threads whose switches are no longer recorded. Return the tids
+        of threads that had an open interval.
         """
         waiting = {tid: self._open.pop(tid) for tid in tids if tid in self._open}
         for tid, each in waiting.items():
@@ -381,9 +400,7 @@ class OffCpuIntervals:
         return set(waiting)
 
     def _set_aside(self, tid: int, each: OpenInterval, until_ns: int) -> None:
-        """Add the time of an off-CPU interval without a stack to the pool of time that is distributed later, and forget
-        the interval.
-        """
+        """Add the time of an open off-CPU interval without a stack to the pool of time that is distributed later."""
         passed = until_ns - each.since_ns
         if each.sure and not each.attributed and passed > 0 and (each.blocked or self._preempted):
             defer_time(self._pool, tid, each.blocked, passed, until_ns)
@@ -401,8 +418,8 @@ class OffCpuIntervals:
         return [(tid, now_ns - ns, ns) for tid, ns in left.items() if ns and tid in self._off]
 
     def _mark_unsure_after(self, gaps: Collection[Gap], now_ns: int) -> None:
-        """Mark off-CPU intervals across a gap in the records as unsure, because a thread that slept before a gap may
-        sleep elsewhere after it.
+        """Mark open off-CPU intervals that began before a gap in the records as unsure. A thread that slept
+        before a gap may have run in it.
         """
         if not gaps:
             return
@@ -447,8 +464,8 @@ class OffCpuIntervals:
         return result
 
     def _note_out_of_band(self, out_of_band: ThreadEvents, paused: frozenset[int]) -> None:
-        """Open off-CPU intervals of threads that out-of-band samples found asleep, even if no switch
-        of them is known.
+        """Open off-CPU intervals for threads that out-of-band samples (read from outside) found asleep, even
+        if no switch of them is known.
         """
         for tid, at in dict(zip(out_of_band.tid.tolist(), out_of_band.time_ns.tolist(), strict=True)).items():
             if tid in self._open:
@@ -457,16 +474,16 @@ class OffCpuIntervals:
                 self._open[tid] = OpenInterval(at, at, True, looked_ns=at)
 
     def _lengths(self, found: Intervals, seen_ns: I64, classes: IntervalClasses, now_ns: int, drain: DrainState) -> I64:
-        """Return the time in nanoseconds (n,) that each off-CPU interval stands for, including time of its thread
-        without switch records.
+        """Return the time in nanoseconds (n,) that each off-CPU interval stands for. It includes time of the
+        thread that has no switch records.
         """
         carries = classes.wanted & (classes.own_stack | classes.pooled)
         known_ns = self._gaps.known_ns(now_ns, drain.gaps)
         return self._gaps.add_unattributed(found.tid, seen_ns, carries, ~classes.wanted, now_ns, known_ns)
 
     def _carry_open_intervals(self, found: Intervals, classes: IntervalClasses, now_ns: int, ends_window: bool) -> None:
-        """Store the off-CPU intervals that have not ended, so that the next call continues them. At the end of a window
-        the time so far is accounted, and they continue from there.
+        """Store the off-CPU intervals that have not ended, so that the next call continues them. At the end
+        of a window they continue from that time, because the part before it is accounted.
         """
         carried = {}
         rows = np.flatnonzero(found.open)
@@ -480,15 +497,13 @@ class OffCpuIntervals:
         self._open = carried
 
     def _remember_shares(self, tid: I64, length_ns: I64, wanted: Mask, now_ns: int) -> None:
-        """Store for each thread the share of the elapsed time that it spent in off-CPU intervals which the profile
-        shows.
-        """
+        """Store the share of the elapsed time that each thread spent in off-CPU intervals which the profile shows."""
         tids, place = np.unique(tid[wanted], return_inverse=True)
         off = np.bincount(place, length_ns[wanted], len(tids)) / max(now_ns - self._gaps.until_ns, 1)
         self._off.update(zip(tids.tolist(), np.minimum(off, 1).tolist(), strict=True))
 
     def _remember_shown(self, tid: I64, seen_ns: I64, wanted: Mask) -> None:
-        """Store for each thread the share of its off-CPU time that the profile shows."""
+        """Store the share of each thread's off-CPU time that the profile shows."""
         tids, place = np.unique(tid, return_inverse=True)
         off, shown = (np.bincount(place, each, len(tids)) for each in (seen_ns, np.where(wanted, seen_ns, 0)))
         some = off > 0
@@ -498,14 +513,15 @@ class OffCpuIntervals:
 def _emitted(
     found: Intervals, classes: IntervalClasses, share: I64, samples: int, out_of_band: int
 ) -> IntervalAttribution:
-    """Convert the off-CPU intervals of one reading of the ring buffers to the off-CPU time that each sample stands for.
+    """Return the time that each sample stands for, from the off-CPU intervals of one reading of the ring
+    buffers.
 
     Args:
         found: The intervals.
         classes: The sources of their stacks.
-        share: Time (n,) that each interval's stack stands for.
-        samples: Number of samples at switches.
-        out_of_band: Number of out-of-band samples.
+        share: Time in ns (n,) that each interval's stack stands for.
+        samples: Number of samples at context switches.
+        out_of_band: Number of samples that were read from outside.
     """
     result = IntervalAttribution(
         sample_ns=np.full(samples, LEFT_OUT, np.int64),

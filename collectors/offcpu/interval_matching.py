@@ -1,7 +1,9 @@
-"""Construction of off-CPU intervals from switch records, and the time that lacks such records.
+"""Construction of off-CPU intervals from context switch records, and estimates for time that lacks such
+records.
 
-Switch records are missing if rings were full, or if a thread that switches often was paused by its duty cycle. The time
-in a gap is divided like the thread's time around it. The running time of a paused thread is read from /proc.
+Switch records are missing if ring buffers were full, or while the recording of a thread that switches often
+was paused. The off-CPU time in a gap is estimated from the thread's time around it. The running time of a
+paused thread is read from /proc.
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ class OpenInterval:
     """An off-CPU interval that has not ended yet.
 
     Attributes:
-        since_ns: End of the interval's attributed part.
+        since_ns: End of the interval's part that was already attributed to a stack.
         began_ns: Start of the whole interval.
         blocked: True if the thread waits for more than a processor.
-        attributed: True if its stack is known to later parts.
+        attributed: True if its stack is in an earlier batch.
         sure: False if no switch of its thread is known yet, so that it may run.
-        looked_ns: Time of the last out-of-band sample in it.
+        looked_ns: Time of the last out-of-band sample in it, that is, of its thread's stack read from
+            outside.
     """
 
     since_ns: int
@@ -51,8 +54,9 @@ class Intervals:
         blocked: True if the thread waits for more than a processor.
         carried: True if it continues from an earlier reading of the rings.
         open: True if it has not ended.
-        sample: Index of its first sample, -1 for none.
-        out_of_band: Index of its first out-of-band sample, -1 for none.
+        sample: Index of its first sample at a context switch, -1 for none.
+        out_of_band: Index of its first out-of-band sample (the sleeping thread's stack, read from outside),
+            -1 for none.
     """
 
     tid: I64
@@ -76,14 +80,14 @@ def match_intervals(
     out_of_band: ThreadEvents,
     now_ns: int,
 ) -> tuple[Intervals, I64]:
-    """Match each switch off a processor with the next switch onto one. Return the off-CPU intervals up to now_ns, and
-    the out-of-band samples that lie in none of them.
+    """Match each context switch off a processor with the same thread's next switch onto one. Return the
+    off-CPU intervals up to now_ns, and the indices of out-of-band samples that lie in none of them.
 
     Args:
-        opened: Intervals that continued from before, by tid.
+        opened: Intervals that had not ended at the last reading, by tid.
         switches: Switches of threads.
         samples: Samples at switches.
-        out_of_band: Out-of-band samples.
+        out_of_band: Samples of sleeping threads that were read from outside.
         now_ns: End of the time.
     """
     mine = list(opened.items())
@@ -135,10 +139,8 @@ def match_intervals(
 
 
 def _changes(tid: I64, kind: I64, code: I64, unsure: Mask) -> I64:
-    """Return the indices of switch records at which threads alternately leave and enter a processor, without
-    repetitions.
-
-    Two perf events may report the same switch for a while.
+    """Return the indices of the records at which threads alternately leave and enter a processor. Repetitions
+    are left out, because two perf events may report the same switch for a while.
     """
     at = np.flatnonzero((code == _CARRIED) | (code == _SWITCH))
     leaves = kind[at] != IN
@@ -155,14 +157,14 @@ _MIN_KNOWN = 0.05
 
 
 class Gaps:
-    """The spans of time for which there are no switch records, of all threads or of single threads, and the time up to
+    """The time without context switch records, of all threads or of single threads, since the time up to
     which off-CPU time was attributed.
 
     Attributes:
-        until_ns: End of the attributed time.
-        unattributed_ns: Off-CPU nanoseconds without records by tid, of threads that were paused.
-        lost_ns: Time before until_ns of which there are no records of any thread.
-        resumed: Time at which records of a thread resumed, by tid.
+        until_ns: Time up to which off-CPU time was attributed.
+        unattributed_ns: Off-CPU nanoseconds without records, by tid, for threads whose records were paused.
+        lost_ns: Nanoseconds before until_ns without records of any thread.
+        resumed: Time at which paused records of a thread began again, by tid.
     """
 
     def __init__(self, now_ns: int) -> None:
@@ -174,21 +176,21 @@ class Gaps:
     def skip_time(
         self, tids: Iterable[int], now_ns: int, ran_ns: Mapping[int, int], ended_ns: Mapping[int, int]
     ) -> None:
-        """Mark the time until now as time without switch records, for some threads.
+        """Mark the time from until_ns to now_ns as time without switch records, for some threads.
 
         Args:
             tids: The threads.
             now_ns: End of the time.
-            ran_ns: Their running time in it.
-            ended_ns: Ends of threads.
+            ran_ns: Running time in it, by tid.
+            ended_ns: Time at which a thread ended, by tid.
         """
         for tid in tids:
             passed_ns = min(now_ns, ended_ns.get(tid, now_ns)) - self.until_ns
             self.unattributed_ns[tid] = self.unattributed_ns.get(tid, 0) + max(passed_ns - ran_ns.get(tid, 0), 0)
 
     def known_ns(self, now_ns: int, gaps: Sequence[Gap]) -> int:
-        """Return for how many of the nanoseconds since until_ns there are switch records, or 0 if they are too few for
-        an estimate.
+        """Return the nanoseconds between until_ns and now_ns for which there are switch records, or 0 if they
+        are too few for an estimate.
         """
         passed = now_ns - self.until_ns
         known = passed - sum(max(min(end, now_ns) - max(start, self.until_ns), 0) for start, end in gaps)
@@ -197,18 +199,18 @@ class Gaps:
     def add_unattributed(
         self, tid: I64, length_ns: I64, carries: Mask, displaced: Mask, now_ns: int, known_ns: int
     ) -> I64:
-        """Return the lengths (n,) of off-CPU intervals in nanoseconds, each with a part of its thread's off-CPU time
-        that had no switch records (owed time).
+        """Return the lengths (n,) of off-CPU intervals in nanoseconds, each increased by a share of its
+        thread's off-CPU time without switch records (owed time).
 
-        Owed time is assigned only after a thread was seen for a while, because a short time is no basis for an
-        estimate.
+        Owed time is assigned only after a thread has had switch records for a while, because a short time is
+        no basis for an estimate.
 
         Args:
             tid: Threads of the intervals.
             length_ns: Their lengths.
             carries: Intervals that can get owed time.
-            displaced: Intervals in which a thread waited for a processor and that are not shown. Owed time was spent
-                likewise.
+            displaced: Intervals in which a thread waited for a processor and that the profile does not show.
+                A part of the owed time was spent in such waits.
             now_ns: Current time.
             known_ns: Result of known_ns().
         """
@@ -239,7 +241,7 @@ def merge_gaps(gaps: Iterable[Gap]) -> list[Gap]:
 
 
 def measure_overlap(start: I64, end: I64, gaps: Sequence[Gap]) -> I64:
-    """Return how much of each interval (n,) is in gaps of the switch records, which do not overlap."""
+    """Return the nanoseconds of each interval (n,) that lie in gaps of the switch records. Gaps must not overlap."""
     total = np.zeros(len(start), np.int64)
     for low, high in gaps:
         total += np.maximum(np.minimum(end, high) - np.maximum(start, low), 0)
@@ -252,11 +254,11 @@ class PausedThreads:
         self._started: dict[int, int] = {}
 
     def watch_threads(self, tids: Iterable[int], running: bool) -> None:
-        """Start to watch the running time of threads whose switch events are paused.
+        """Start to read the running time of threads whose switch records are paused.
 
         Args:
             tids: The threads.
-            running: True if their running time is known from samples.
+            running: True if their running time is known from samples, and need not be read.
         """
         for tid in tids:
             if not running:
@@ -265,13 +267,13 @@ class PausedThreads:
                 self._started[tid] = start
 
     def keep_only(self, tids: set[int]) -> None:
-        """Forget all threads whose switch events are paused, except these."""
+        """Forget all threads except these, because their switch records are no longer paused."""
         for kept in (self._run_ns, self._started):
             for tid in kept.keys() - tids:
                 del kept[tid]
 
     def find_ended(self, tids: Iterable[int]) -> list[int]:
-        """Return the paused threads that have ended, even if another thread has the tid now."""
+        """Return those of the threads that have ended, even if another thread has the tid now."""
         found = []
         for tid in tids:
             start = procfs.read_start_ticks(tid)
@@ -281,7 +283,7 @@ class PausedThreads:
         return found
 
     def read_run_ns(self) -> dict[int, int]:
-        """Return the running time of each paused thread since the last call, as the kernel counts it."""
+        """Return the running time of each paused thread since the last call in nanoseconds, by tid."""
         before, self._run_ns = self._run_ns, {tid: _run_ns(tid) for tid in self._run_ns}
         return {tid: max(self._run_ns[tid] - ns, 0) for tid, ns in before.items()}
 

@@ -1,19 +1,19 @@
-"""A collector of wall-clock time: on-CPU samples, and off-CPU intervals with the label of their wait.
+"""A collector of wall-clock time: on-CPU samples, and off-CPU intervals with a label that says what the
+thread waits for.
 
-The label of a wait comes from the sample that was taken when the thread left its processor. The sample has user
-registers and kernel frames. On x86-64 the registers show that the thread is in a system call: the `syscall` instruction
-leaves the return address in rcx, and rax is -ENOSYS until there is a result. The number of the call is in the previous
-instruction (`mov $202,%eax; syscall`). If the code takes the number from a register, the call is known only after a
-thread was seen in a wait with the same kernel frames; so is the thread's state. On AArch64 the code shows the call, and
-x8 has its number.
+The label of a wait comes from the sample that was taken when the thread left its processor. The sample has
+user registers and kernel frames. On x86-64 the registers show that the thread is in a system call: the
+`syscall` instruction leaves the return address in rcx, and rax is -ENOSYS until there is a result. The number
+of the call is in the previous instruction (`mov $202,%eax; syscall`). If the code takes the number from a
+register, the call is known only after the thread was read from outside in a wait with the same kernel frames.
+The same applies to the thread's state. On AArch64 the code shows the call, and x8 has its number.
 
-Kernel functions that wait uninterruptibly are listed from /proc/kallsyms. Such a wait is state D in /proc/PID/stat
-(TASK_UNINTERRUPTIBLE). The list is used until a thread was seen in the same
-wait.
+Kernel functions that wait uninterruptibly are listed from /proc/kallsyms. Such a wait is state D in
+/proc/PID/stat (TASK_UNINTERRUPTIBLE). The list is used until a thread was read from outside in the same wait.
 
-No thread is stopped. Switch records of the kernel report when a thread left its processor and returned. The stack of an
-interval is that of the sample that the kernel took at the switch. If it may not take one, the stack is read from
-outside while the thread sleeps.
+No thread is stopped. Switch records of the kernel report when a thread left its processor and returned. The
+stack of an interval is that of the sample that the kernel took at the switch. If the kernel may not take one,
+the stack is read from outside while the thread sleeps (an out-of-band sample).
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ _MAX_KALLSYMS_BYTES = 1 << 28
 
 
 def make_state_lookup(path: str = "/proc/kallsyms") -> Callable[[tuple[int, ...]], str]:
-    """Return a function that maps the kernel frames of a sleeping thread, innermost first, to its state D or S. The
-    state is B (blocked) if the kernel hides addresses.
+    """Return a function that maps the kernel frames of a sleeping thread, innermost first, to the state
+    letter D or S. The letter is B (blocked) if the kernel hides its addresses.
     """
     spans: list[tuple[int, int]] | None = None
 
@@ -99,7 +99,9 @@ _MAX_LABELS = 1 << 16
 
 
 class WaitLabels:
-    """Labels that say what threads wait for; `kernel` is True if the kernel's frames are shown too."""
+    """The labels of waits, which say what threads wait for. `kernel` is True if the profile shows kernel
+    frames, too.
+    """
 
     def __init__(self, kernel: bool) -> None:
         self._kernel = kernel
@@ -109,8 +111,13 @@ class WaitLabels:
         self._guess = make_state_lookup()
 
     def learn(self, samples: SampleBatch, out_of_band: list[tuple[int, Blocked]]) -> None:
-        """Learn the states of waiting threads from out-of-band samples, each with the state and system call that /proc
-        reported in the same wait.
+        """Store the states and system calls that /proc reported for some waits, for later waits with the same
+        kernel frames.
+
+        Args:
+            samples: Samples at context switches.
+            out_of_band: (index of a sample, state and call of its thread in the same wait), read from
+                outside.
         """
         if len(self._by_chain) > _MAX_LABELS:
             self._by_chain.clear()
@@ -119,7 +126,9 @@ class WaitLabels:
                 self._by_chain[_chain(samples, lane)] = seen
 
     def relabel_samples(self, out_of_band: SampleBatch) -> SampleBatch:
-        """Return the out-of-band samples. A thread that was woken meanwhile gets the state in which it slept."""
+        """Return the out-of-band samples (read from outside while threads slept). A thread that was just
+        woken gets the state in which it slept before.
+        """
         if out_of_band.kernel_stack is None:
             return out_of_band
         if len(self._by_pc) > _MAX_LABELS:
@@ -139,8 +148,8 @@ class WaitLabels:
         return replace(out_of_band, kernel_stack=kernel_stack, kernel_stacks=tuple(kernel_stacks))
 
     def label_samples(self, samples: SampleBatch, blocked: npt.NDArray[np.bool_]) -> SampleBatch:
-        """Return the samples with the wait of each as its innermost frame. Threads that are not blocked wait for a
-        processor.
+        """Return the samples at context switches, with a label of the wait as the innermost frame of each.
+        Threads that are not blocked wait for a processor.
         """
         kernel_stacks: dict[KernelStack, int] = {(): 0}
         pc = samples.regs[:, WIDE.pc]
@@ -177,7 +186,7 @@ class WaitLabels:
         return known._replace(state=state) if known else Blocked(WIDE.name, state)
 
     def _coded(self, space: AddressSpace, pc: int) -> int:
-        """Return the number of the system call that returns to pc, which is decoded from the machine code before pc
+        """Return the number of the system call that returns to pc, decoded from the machine code before pc
         (see PerfArch.coded_call).
         """
         key = (space.id, pc)
@@ -189,7 +198,7 @@ class WaitLabels:
 
 
 def find_wakeups_before(out_of_band: SampleBatch) -> list[int]:
-    """Return the indices of out-of-band samples whose threads had already been woken."""
+    """Return the indices of samples that were read from outside after their threads had already been woken."""
     if out_of_band.kernel_stack is None:
         return []
     late = [place for place, frames in enumerate(out_of_band.kernel_stacks) if frames and _state(frames) == "R"]
@@ -209,19 +218,19 @@ _PERIODS = 2.5
 
 
 class WallClockCollector:
-    """A collector of on-CPU and off-CPU time, from two other collectors, which it closes.
+    """A collector of on-CPU and off-CPU time that combines two other collectors, and closes them.
 
     Args:
-        source: Samples threads on processors, and reports switches.
-        out_of_band: Returns the collector that reads the stacks of sleeping threads and sets the pace. Its argument is
-            the time between two batches in seconds.
+        source: Collector that samples threads on processors and reports context switches.
+        out_of_band: Function that opens the collector which reads the stacks of sleeping threads from
+            outside. Its argument is the time between two batches in seconds.
         options: Options of the recording.
     """
 
     def __init__(
         self, source: SwitchSource, out_of_band: Callable[[float], SampleSource], options: CollectOptions
     ) -> None:
-        """Open a wall-clock collector and its collector of out-of-band samples."""
+        """Open the collector that reads sleeping threads from outside, and combine it with the source."""
         self._source = source
         self._options = options
         self._handover = options.handover
@@ -258,7 +267,8 @@ class WallClockCollector:
         """Yield the batches of on-CPU and off-CPU time up to `now`.
 
         Args:
-            out_of_band: Samples from outside in that time, or None at the end of the recording.
+            out_of_band: Samples of sleeping threads, read from outside in that time, or None at the end of
+                the recording.
             now: End of the time to yield.
         """
         self._forget_gone(self._intervals.paused_threads)
@@ -278,7 +288,7 @@ class WallClockCollector:
             self._intervals.forget_thread(tid)
 
     def _attribute(self, happened: SwitchBatch, out_of_band: SampleBatch | None, now_ns: int) -> IntervalAttribution:
-        """Return the off-CPU time that each sample stands for, after matching it with switch records."""
+        """Return the off-CPU time that each sample stands for, by matching samples with switch records."""
         self._intervals.add_threads(happened.since_ns)
         self._note_interpreters(out_of_band)
         left = happened.left
@@ -299,7 +309,7 @@ class WallClockCollector:
         )
 
     def _note_interpreters(self, out_of_band: SampleBatch | None) -> None:
-        """Note the processes in which out-of-band samples found the frames of an interpreter."""
+        """Store the pids of processes in which samples from outside (out-of-band) have frames of an interpreter."""
         if out_of_band is not None and out_of_band.chains:
             interpreted = np.array([*self._interpreted, *out_of_band.pid[list(out_of_band.chains)].tolist()], np.int64)
             self._interpreted = set(interpreted[self._source.mask_recorded(interpreted)].tolist())
@@ -324,8 +334,8 @@ class WallClockCollector:
             yield self._of_out_of_band(out_of_band, attributed, attributed.out_of_band_open)
 
     def _ran(self, running: list[SampleBatch]) -> dict[int, int]:
-        """Return the on-CPU time of each thread that switches often: from its samples, or from the kernel's accounts if
-        on-CPU samples are not shown.
+        """Return the on-CPU time in ns of threads whose switch records are paused, by tid. It comes from
+        their samples, or from the kernel's accounts if on-CPU time is not recorded.
         """
         if self._options.running:
             tid = np.concatenate([batch.tid for batch in running])
@@ -347,7 +357,7 @@ class WallClockCollector:
         )
 
     def _of_samples(self, happened: SwitchBatch, attributed: IntervalAttribution) -> list[SampleBatch]:
-        """Return switch-out samples, each with the off-CPU time that its stack stands for."""
+        """Return the samples at context switches, each with the off-CPU time that its stack stands for."""
         kept = np.flatnonzero(attributed.sample_ns > LEFT_OUT)
         left = happened.left.take_samples(kept)
         time_ns = np.maximum(left.time_ns, self._began_ns)
@@ -356,7 +366,9 @@ class WallClockCollector:
         return self._source.split_by_width(some, happened.narrow[kept])
 
     def _of_out_of_band(self, out_of_band: SampleBatch, attributed: IntervalAttribution, those: Mask) -> SampleBatch:
-        """Return out-of-band samples, with their off-CPU time, for intervals without a switch-out sample."""
+        """Return the samples that were read from outside, each with its off-CPU time, for intervals without a
+        sample at the context switch.
+        """
         kept = np.flatnonzero(those & (attributed.out_of_band_ns != LEFT_OUT))
         length = np.where(attributed.out_of_band_ns == BY_WEIGHT, -1, attributed.out_of_band_ns)[kept]
         return replace(out_of_band.take_samples(kept), length_ns=length, stopped=False)
@@ -393,11 +405,11 @@ class WallClockCollector:
 
     @property
     def alive(self) -> list[int]:
-        """The recorded processes that have not ended."""
+        """Pids of the recorded processes that have not ended."""
         return self._source.alive
 
     def take_new_processes(self) -> set[int]:
-        """Return processes that appeared or called exec since the last call. Some may have ended."""
+        """Return the pids of processes that appeared or called exec since the last call. Some may have ended."""
         return self._source.take_new_processes()
 
     def threads(self) -> list[ThreadInfo]:
@@ -425,7 +437,9 @@ class WallClockCollector:
         self._out_of_band.stop()
 
     def end_now(self) -> None:
-        """End the iteration of batches() with the time until this moment, because another collector takes over."""
+        """End the iteration of batches() with the time until this moment, because another source becomes the
+        main source.
+        """
         self._stopped_ns = time.monotonic_ns()
         self._out_of_band.stop()
 
