@@ -1,6 +1,6 @@
 """The unwind sources of a module and their order, and the interface to rules that a process registers.
 
-Only this file decides the order. It is UnwindOptions.sources. If a source does not cover a pc, the next one is used. A
+Only this file decides the order, by UnwindOptions.sources. If a source does not cover a pc, the next one is used. A
 name that is not a table ("fp") belongs to the fallback, which is used after all tables. The reader of a format is
 imported when a file first has its table.
 
@@ -75,7 +75,7 @@ def _full(module: str) -> str:
 
 
 def add_symbol_reader(find: FindSymbols) -> dict[str, Reader]:
-    """Return READERS and in addition a reader for Breakpad symbol files.
+    """Return the readers of all table formats (READERS) and in addition one for Breakpad symbol files.
 
     Args:
         find: Finds the symbol file of an object file.
@@ -126,7 +126,7 @@ def order_sources(sources: Sequence[Source], exact: bool) -> Sequence[Source]:
 
     Args:
         sources: Sources of one file, in the configured order.
-        exact: The pc is not a return address. Sources that are right only at calls then come last.
+        exact: The pc is not a return address. Sources whose rules hold only at calls then come last.
     """
     return sorted(sources, key=lambda source: not source.exact) if exact else sources
 
@@ -159,7 +159,7 @@ class RuntimeRules(Protocol):
     def is_reserved(self, space: AddressSpace, avma: int) -> bool:
         """Return True if a runtime has reserved an address for JIT code.
 
-        It makes more and more of its reserved memory executable, which no event reports.
+        The runtime makes more and more of its reserved memory executable, which no event of the kernel reports.
         """
         ...
 
@@ -177,7 +177,7 @@ class RuntimeRules(Protocol):
             pc: The lookup pc.
             exact: The pc is not a return address.
             time_ns: CLOCK_MONOTONIC time of the sample.
-            rule_at: Finds rules of other code, for code that is described as a copy of it.
+            rule_at: Finds the rules of other code, for JIT code whose registration refers to that code.
         """
         ...
 

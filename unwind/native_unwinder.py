@@ -42,13 +42,17 @@ UNKNOWN = (1 << 64) - 1
 OUTERMOST_RULE = -2
 """Rule id of a frame whose unwind rule says that it has no caller; no memory is read to find that out."""
 MAX_RULE_ID = (1 << 24) - 2
-"""Greatest rule id that an entry of a table can hold."""
+"""Greatest rule id that an entry of the native walker's hash tables can hold."""
 
 IS_RETURN, IS_CODE, IS_CALL = 1 << 24, 1 << 25, 1 << 26
-"""Marks of the answer to Why.CALLER, as in walk.h."""
+"""Flags with which Python answers the native walker's question for a caller, as in walk.h. IS_RETURN: the caller's pc
+may be a return address. IS_CODE: the callee's pc may be code. IS_CALL: the caller may have called the callee.
+"""
 
 _MAX_BITS = 19
-"""Binary logarithm of the maximum number of entries of a table. A full table is cleared."""
+"""Binary logarithm of the maximum number of entries of one of the native walker's hash tables. A full table is
+cleared.
+"""
 _WORD = (1 << 64) - 1
 _FIRST_ROOM = 1 << 14
 
@@ -86,13 +90,15 @@ class TableRow(ctypes.Structure):
 
 
 class SpaceRow(ctypes.Structure):
-    """The structure `space` of walk.h."""
+    """The ctypes mirror of `struct space` in walk.h: the hash tables of one address space."""
 
     _fields_ = [("returns", TableRow), ("exacts", TableRow), ("judged", TableRow), *_words("version by_record")]
 
 
 class WalkRow(ctypes.Structure):
-    """The structure `walk` of walk.h. Columns are addresses of arrays."""
+    """The ctypes mirror of `struct walk` in walk.h: the native walker's inputs, results, and current question. Columns
+    are addresses of arrays.
+    """
 
     _fields_ = _words(
         "flags cfa_off ra_off fp_off saved_sp_off trusts rules_count "
@@ -194,7 +200,8 @@ class FoundFrames:
     """The frames that the native walker finds, one sample after the other, as columns with room for more.
 
     Attributes:
-        pc: As in model.unwind_result.Walk; exact (uint8), trust and sp likewise.
+        pc: pc of each frame, of shape (room,). The columns exact (uint8), trust and sp are as in
+            model.unwind_result.Walk, too.
     """
 
     pc: U64
@@ -209,7 +216,7 @@ class FoundFrames:
         )
 
     def enlarged(self, used: int) -> FoundFrames:
-        """Return twice as large columns with the same first frames."""
+        """Return columns of twice the size with the same first `used` frames."""
         larger = FoundFrames.with_room(2 * len(self.pc))
         for old, new in (
             (self.pc, larger.pc),
@@ -227,9 +234,9 @@ class BatchResult:
     and why its stack ended.
 
     Attributes:
-        begin: Index of the first frame of each sample in the columns of frames, int64.
-        count: Number of its frames, int64.
-        end: As in model.unwind_result.Walk; missing and top likewise.
+        begin: int64 of shape (n,): index of the first frame of each sample in FoundFrames.
+        count: int64 of shape (n,): number of frames of each sample.
+        end: uint8 of shape (n,): StackEnd of each sample. missing and top are as in model.unwind_result.Walk.
     """
 
     begin: I64
@@ -251,8 +258,8 @@ class NativeWalker:
     writes the answer there and continues the walker.
 
     Attributes:
-        row: The structure of native code in which it asks and is answered.
-        frames: The frames that it has found in this batch.
+        row: The structure that Python and native code share. It holds the question and the answer.
+        frames: The frames that the native walker has found in the current batch.
     """
 
     def __init__(self, library: ctypes.CDLL, arch: Arch, table: RuleTable, max_depth: int) -> None:
@@ -304,7 +311,7 @@ class NativeWalker:
         row.fp_off, row.saved_sp_off, row.trusts = addresses_of(table.fp_off, table.saved_sp_off, table.trust)
 
     def start_batch(self, batch: SampleBatch, result: BatchResult) -> None:
-        """Point the walker to the columns of a batch, and to those of its result."""
+        """Point the native walker to the columns of a batch, and to new columns for its result."""
         row, stack = self.row, batch.stack
         self.frames = FoundFrames.with_room(self._room)
         columns: tuple[AnyArray, ...] = (
@@ -331,9 +338,9 @@ class NativeWalker:
         """Choose the samples that walk_on() walks.
 
         Args:
-            order: Their indexes in the batch.
-            number: The index into `spaces` of each.
-            spaces: The tables of their address spaces.
+            order: Indexes of the samples in the batch.
+            number: For each sample, the index of its address space in `spaces`.
+            spaces: The hash tables of the address spaces.
         """
         row = self.row
         rows = np.array([ctypes.addressof(space.row) for space in spaces], np.uint64)
@@ -372,12 +379,12 @@ class NativeWalker:
         frame: tuple[int, int, int, int],
         max_frames: int,
     ) -> FrameRun:
-        """Return the callers of a frame whose pc is a return address, as far as rules find them that use and restore
-        nothing but sp and fp.
+        """Return the callers of a frame whose pc is a return address. Stop at the first frame whose rule uses or
+        restores other registers than sp and fp.
 
         Args:
             index: Rules of the address space.
-            tables: Its tables.
+            tables: The hash tables of the address space.
             words: Memory of the sample as words.
             frame: Address of the first word in the process; pc, sp and fp of the frame. fp may be UNKNOWN.
             max_frames: Maximum number of callers.
@@ -424,7 +431,7 @@ class NativeWalker:
 
 
 def answer_rule(row: WalkRow, index: SpaceIndex) -> bool:
-    """Give the native walker the rule that it asked for, and return False if it cannot execute that rule."""
+    """Give the native walker the rule that it asked for. Return False if it cannot execute that rule."""
     rule, lasting = index.lasting_rule_id(row.asked, bool(row.exact))
     row.rule, row.lasting = min(rule, MAX_RULE_ID), lasting
     return rule <= MAX_RULE_ID
@@ -471,7 +478,7 @@ def open_library(folder: Path, machine: str) -> ctypes.CDLL:
 
 
 def prepare(library: ctypes.CDLL) -> ctypes.CDLL:
-    """Declare the types of the native functions that a library has, and return it."""
+    """Declare the ctypes signatures of the native functions that a loaded library exports, and return the library."""
     for function, pointers, result in _FUNCTIONS:
         found = getattr(library, function, None)
         if found is not None:
@@ -487,7 +494,7 @@ _FUNCTIONS = (
     ("flow_prove", 1, ctypes.c_int),
     ("flow_memory_size", 0, ctypes.c_uint64),
 )
-"""The exported functions: name, number of pointers that it takes, type of the result."""
+"""The functions that native libraries may export: name, number of pointer arguments, type of the result."""
 
 
 @cache

@@ -2,7 +2,7 @@
 
 A walk takes registers (None where unknown), the sample's memory and rules, and returns a LaneWalk. The native walker
 (native/walk) does the same by plain rules for thousands of samples at once and must find the same frames.
-batch_unwinding.py hands what it does not know to this module.
+batch_unwinding.py passes the frames that the native walker cannot unwind to this module.
 
 A Cortex-M pushes a frame when it enters an exception handler (ARMv8-M ARM, "Exception entry", "EXC_RETURN"). A handler
 returns to the value EXC_RETURN, which is no code address: its high bits are ones, and its low bits say how to
@@ -171,7 +171,7 @@ def _return_address(how: RegRule, machine: Machine, memory: LaneMemory) -> int |
 def _saved(
     how: RegRule, column: int, exact: bool, machine: Machine, memory: LaneMemory
 ) -> int | ExpressionFailed | None:
-    """Return the caller's value of a register that the callee saved in its frame.
+    """Return the caller's value of a register that the callee has saved in its frame.
 
     Compilers do not update rules while an epilogue pops registers. A register that is already popped holds the caller's
     value itself. Then its slot lies below sp. If the slot is found through another register that was popped too (GCC's
@@ -213,8 +213,8 @@ def _cfa(rule: Rule, machine: Machine, memory: LaneMemory) -> int | ExpressionFa
 
 
 def _value(how: RegRule, column: int, machine: Machine, memory: LaneMemory) -> int | ExpressionFailed | None:
-    """Return the caller's value of a register by its unwind rule, or None if it is lost. The machine must know the
-    CFA.
+    """Return the caller's value of a register by its unwind rule, or None if it is lost. `machine` must have the CFA of
+    the frame.
     """
     mask, cfa = machine.mask, machine.cfa
     assert cfa is not None
@@ -274,15 +274,15 @@ class CachedFrames:
         )
 
     def frames_after(self, at: int) -> CachedFrames:
-        """Return the frames outside the frame with index `at`."""
+        """Return those of the cached frames that are outside the frame with index `at`."""
         return CachedFrames(self.pc[at + 1 :], self.exact[at + 1 :], self.trust[at + 1 :], self.sp[at + 1 :])
 
     def frames_until(self, at: int) -> CachedFrames:
-        """Return the frames inside the frame with index `at`."""
+        """Return those of the cached frames that are inside the frame with index `at`."""
         return CachedFrames(self.pc[:at], self.exact[:at], self.trust[:at], self.sp[:at])
 
     def followed_by(self, outer: CachedFrames) -> CachedFrames:
-        """Return one cached stack from these inner frames and frames outside them."""
+        """Return one column set of these frames followed by the given outer frames."""
         return CachedFrames(
             np.concatenate((self.pc, outer.pc)),
             np.concatenate((self.exact, outer.exact)),
@@ -308,7 +308,8 @@ class LaneWalk:
         no_frame: The frame before the first one in `frames` is wrong and must be removed.
         registers: The registers of each frame, None if they are not kept.
         tail: Frames that follow `frames`.
-        shared: (frames, index) of shared frames that follow those, as in Walk.
+        shared: (frames, index): after `tail`, the stack continues with these frames from the index on, which other
+            samples share. None if there are none.
     """
 
     frames: list[Frame]
@@ -344,7 +345,8 @@ class Fallback(Protocol):
 
 
 Recover = Callable[["ReferenceUnwinder", Registers, LaneMemory, KnownRule | None], LaneWalk | None]
-"""Function that finds the rest of a walk whose next rule needs a register that the sample does not hold.
+"""Function (unwinder, registers, memory, rule) that finds the rest of a walk whose next rule needs a register that the
+sample does not hold.
 
 The rule is None if the fallback needs the register. The result is None if the rest is not certain.
 """
@@ -490,9 +492,10 @@ class ReferenceUnwinder:
         return self.allows_call(outcome.registers.values[self.arch.pc] or 0, pc, registers.exact)
 
     def _proved_caller(self, outcome: Outcome, pc: int, registers: Registers) -> Outcome:
-        """Return the caller of a frame that overwrites its registers, if a call proves it.
+        """Return the caller of a frame whose code overwrites its saved registers (Rule.replacing), if a call
+        instruction proves the return address.
 
-        Only its pc and sp are known.
+        Only pc and sp of the caller are known.
         """
         if isinstance(outcome, NoCaller):
             return outcome if outcome.end is StackEnd.UNREADABLE else NoCaller(_UNWINDER, cfa=outcome.cfa)

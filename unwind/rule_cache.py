@@ -146,8 +146,8 @@ class RuleTable:
     """The interned unwind rules of one architecture. A rule's id is its index in every column.
 
     Attributes:
-        entries: The rules; None at UNCOVERED_ID.
-        flags: uint16, a combination of the flags above.
+        entries: The rules by id; None at UNCOVERED_ID.
+        flags: uint16, a combination of flags such as FP_SAVED, SIGNAL and SLOW.
         cfa_off: uint64, two's complement, in bytes; ra_off, fp_off and saved_sp_off likewise.
         trust: uint8 Trust.
     """

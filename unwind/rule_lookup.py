@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pyprof.unwind.code_analysis.code_rules import AnalysedCode, CodeRules
 
 ANALYSED_ARCH = "x86_64"
-"""Name of the architecture whose code is analysed."""
+"""Name of the only architecture whose machine code is analysed for unwind rules."""
 
 MAX_ROWS = 1 << 19
 """Maximum number of cached unwind rows per address space. A full cache is cleared."""
@@ -79,7 +79,7 @@ class FileTables:
             path: Path of the file, for reports.
             sources: The sources of the file itself.
             diagnostics: Counters of the recording.
-            more: Function that opens further sources.
+            more: Function that opens the sources of the separate debug file.
         """
         self.sources: list[Source] = []
         self._path = path
@@ -108,8 +108,8 @@ class FileTables:
         return self.function(svma, exact)
 
     def decoded(self, svma: int, names: Collection[str]) -> FunctionRows | None:
-        """Return the unwind rows of the function that covers a file address if one of the named sources has already
-        decoded it.
+        """Return the unwind rows of the function that covers a file address if one of the sources in `names` has
+        already decoded them.
         """
         for source, (starts, functions) in zip(self.sources, self._functions, strict=True):
             at = bisect_right(starts, svma) - 1
@@ -118,7 +118,7 @@ class FileTables:
         return None
 
     def extents(self) -> list[Extents]:
-        """Return the address ranges of the functions of each open source."""
+        """Return the address ranges of the functions that each open unwind source covers."""
         found = []
         for source in self.sources:
             with suppress(FormatError):
@@ -146,10 +146,10 @@ class FileTables:
 
 
 def lacks_rows(function: FunctionRows, arch: Arch) -> bool:
-    """Return True if an unwind table states the rule of a function's entry for the whole function.
+    """Return True if the only row of a function has the rule that holds at every function's entry: CFA = sp + one word.
 
-    That is right for functions without a frame. The assembly of glibc 2.36 (`__mpn_mul_1`) has such entries although it
-    pushes registers.
+    Such a row is right for functions without a frame. The assembly of glibc 2.36 (`__mpn_mul_1`) has such entries
+    although it pushes registers.
     """
     first = function.rules[0]
     return len(function.rules) == 1 and (first.cfa_reg, first.cfa_off) == (arch.sp, arch.word) and not first.signal
@@ -202,7 +202,9 @@ class RuleIndex:
             rules.drop_idle_code(now)
 
     def known_start(self, image: Image, svma: int, names: Collection[str]) -> int | None:
-        """Return the start of a function whose rows a named table or the analysis of its code has found, else None."""
+        """Return the start of the function that covers a file address if its rows are already known, else None. They
+        may come from a table in `names` or from the analysis of its code.
+        """
         found = self._files.get(id(image.file))
         rows = None if found is None else found[1].decoded(svma, names)
         if rows is not None:
@@ -339,10 +341,10 @@ class RuleIndex:
 
         Args:
             function: The rows of the function.
-            trust: The source that they come from.
+            trust: The source of the rows.
             code: The code of the address space.
             pc: The lookup pc in the process.
-            place: The pc in the addresses of `function`, and in those of the returned row.
+            place: The lookup pc as a file address (svma), and relative to the start that the returned row counts from.
             exact: The pc is not a return address.
         """
         svma, rel = place
@@ -376,9 +378,9 @@ class RuleIndex:
         return (first + low, first + high, rule)
 
     def find_sourceless_rule_id(self, code: SpaceCode, pc: int, exact: bool) -> int:
-        """Return the rule id of a lookup pc that no unwind source covers, from its code.
+        """Return the rule id of a lookup pc that no unwind source covers, by the machine code at the pc.
 
-        The code is a signal trampoline, or its instructions lead to a return.
+        There is a rule if the code is a signal trampoline, or if its instructions lead to a return.
         """
         return self.find_uncovered_rule_id(code, pc, exact) or self._epilogue(code, pc, exact)
 
@@ -402,7 +404,7 @@ class SpaceIndex:
     All pcs are lookup pcs: pc - 1 for a return address (model.unwind_result.lookup_pc).
 
     Attributes:
-        version: A number that changes whenever the rules of code that the process makes while it runs change.
+        version: A number that changes whenever the rules of JIT code in the address space change.
     """
 
     def __init__(self, index: RuleIndex, space: AddressSpace) -> None:
@@ -416,7 +418,8 @@ class SpaceIndex:
         self._at_run_time: tuple[set[int], set[int]] = (set(), set())
 
     def set_time(self, time_ns: int) -> None:
-        """Use the unwind rules of this time from now on, for code that is generated and discarded at run time.
+        """Set the time for which later lookups find the rules of JIT code, which is generated and discarded at run
+        time.
 
         Args:
             time_ns: CLOCK_MONOTONIC time.
@@ -440,7 +443,9 @@ class SpaceIndex:
         return self._index.rules.entries[self.rule_id(pc, exact)]
 
     def lasting_rule_id(self, pc: int, exact: bool) -> tuple[int, bool]:
-        """Return the id of the unwind rule of one lookup pc, and whether it holds in every version of the rules."""
+        """Return (rule id, lasting) for one lookup pc. `lasting` is True if the rule stays valid when rules of JIT code
+        change.
+        """
         cache = self._caches[exact]
         row = cache.find_row(pc)
         if row is None:
@@ -491,7 +496,9 @@ class SpaceIndex:
         return ((start, end, rule) if module is None else (max(start, module.start), min(end, module.end), rule)), True
 
     def has_frame_pointers(self, pc: int) -> bool:
-        """Return True if an unwind table of the module at pc promises frame records for code that it does not cover."""
+        """Return True if an unwind table of the module at pc promises frame records for code that the table does not
+        cover.
+        """
         image = self._index.images.image(self.space, pc)
         return image is not None and any(map(promises_frame_pointers, self._index.open_tables(image).sources))
 

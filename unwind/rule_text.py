@@ -1,6 +1,6 @@
 """Unwind rules as text for people and tests, and as named text fields for JSON.
 
-The named fields also serve to compare two sources.
+The named fields also serve to compare two unwind sources.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class LaneMemory:
     def native_words(self) -> npt.NDArray[np.unsignedinteger]:
         """Return the stack copy as words in this machine's byte order.
 
-        They mean nothing if the target has the other byte order.
+        The values are meaningless if the target has the other byte order.
         """
         size = self.size & -self._word
         return np.frombuffer(self._data, np.dtype(f"u{self._word}"), size // self._word, self._offset)
@@ -98,7 +98,7 @@ def read_words(
     Args:
         batch: The samples.
         lanes: Indexes of n samples.
-        avmas: k arrays with an address for each of them.
+        avmas: k arrays, each with an address for each sample.
 
     Returns:
         (k, n) words, 0 where the stack copy does not hold one.
@@ -115,5 +115,5 @@ def read_words(
 
 
 def find_word_format(arch: Arch) -> str:
-    """Return the format of one address of an architecture for the struct module."""
+    """Return the format with which the struct module reads one address of an architecture."""
     return ("<" if arch.byteorder == "little" else ">") + ("Q" if arch.word == 8 else "I")

@@ -38,7 +38,9 @@ I64 = npt.NDArray[np.int64]
 
 
 class Unwinder:
-    """Unwinds sample batches, and caches rules by file and by address space. No content of a target makes it raise."""
+    """The unwinder of sample batches, with caches of rules by file and by address space. No content of a target makes
+    it raise an exception.
+    """
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class Unwinder:
             options: Sources of rules and limits.
             diagnostics: Counters of the recording.
             readers: Readers of the unwind tables that options.sources may name.
-            runtime: Rules of code that no file describes.
+            runtime: Unwind rules of JIT code.
         """
         self._images = images
         self._options = options
@@ -102,13 +104,15 @@ class Unwinder:
         Args:
             image: The module.
             svma: Address in the file.
-            names: Names of the tables that may have its rows. The analysis of its code may have them, too.
+            names: Names of the tables that may have its rows. The analysis of its code may also have found them.
         """
         found = (index.known_start(image, svma, names) for index in self._indexes.values())
         return next((start for start in found if start is not None), None)
 
     def forget(self, space_id: int) -> None:
-        """Drop the unwind caches of an address space that no later sample has. The rules of its files are kept."""
+        """Drop the unwind caches of an address space from which no more samples come. The rules of its files are
+        kept.
+        """
         for key in [key for key in self._spaces if key[2] == space_id]:
             del self._spaces[key]
         for index in self._indexes.values():
@@ -140,8 +144,8 @@ class Unwinder:
         return walk.collect_walk()
 
     def _name_dear_rules(self, spaces: Iterable[AddressSpace]) -> None:
-        """Report which module's DWARF expressions have exceeded the budget of operations, so that the user can find it.
-        It is in one of these address spaces.
+        """Report the module whose DWARF expressions have exceeded the budget of operations, if any have. The module is
+        searched for in the given address spaces.
         """
         budget = self._budget
         if budget.refused:
@@ -152,15 +156,17 @@ class Unwinder:
             budget.refused = budget.at = 0
 
     def _pass_time(self, batch: SampleBatch) -> None:
-        """Increase the number of permitted DWARF operations by the share for the time since the last batch."""
+        """Increase the number of operations that DWARF expressions may execute, in proportion to the time since the
+        last batch.
+        """
         if len(batch):
             now_ns = int(batch.time_ns.max())
             self._budget.pass_time(now_ns - self._until_ns if self._until_ns else 0)
             self._until_ns = max(self._until_ns, now_ns)
 
     def _rules_at(self, time_ns: int, space: AddressSpace) -> tuple[int, int]:
-        """Return a number for a time in an address space. Two times have the same number if the same unwind rules
-        apply.
+        """Return a number that is equal for two times at which the same unwind rules of JIT code apply in an address
+        space.
         """
         return self._runtime.version(space), bisect_right(self._runtime.changes(space), time_ns)
 

@@ -27,7 +27,7 @@ MAX_FOLLOWED = 8
 """Maximum number of functions that are followed from one call through tail jumps to find its real target."""
 
 MAX_SCANNED = 64
-"""Maximum number of functions that are searched for jumps on behalf of one sample."""
+"""Maximum number of functions that are searched for jumps while one sample is unwound."""
 
 _NEAR = 4096
 _ROOM = 1 << 15
@@ -36,7 +36,7 @@ Span = tuple[int, int]
 
 
 class CallEvidence(IntEnum):
-    """The degree of evidence that the call before a return address has called the function of the frame inside it."""
+    """The degree of evidence that the call before a return address has called the function of the next inner frame."""
 
     REFUTED = 0
     ALLOWED = 1  # an indirect call, or one whose target is not known
@@ -61,7 +61,7 @@ class CallSites:
         self._allowed: dict[tuple[int, int], bool] = {}
 
     def begin_search(self) -> None:
-        """Allow another number of functions to be searched for calls, and clear caches that are full."""
+        """Renew the limit on the number of functions that may be searched for jumps, and clear caches that are full."""
         self._left = MAX_SCANNED
         for known in (self._targets, self._entries, self._outward, self._jumped, self._allowed):
             if len(known) > _ROOM:
@@ -90,7 +90,7 @@ class CallSites:
     def proves_call(self, ra: int, pc: int, exact: bool) -> bool:
         """Return True if the call before the return address `ra` certainly calls the function that covers a lookup pc.
 
-        This permits a new amount of search work.
+        Each call of this method has its own limit on the functions that are searched.
         """
         self.begin_search()
         return self.call_evidence(ra, pc, exact) is CallEvidence.PROVED
@@ -125,7 +125,9 @@ class CallSites:
         return self._entries[pc]
 
     def _entry_before(self, pc: int) -> Span | None:
-        """Return the last place before pc where a function links a frame record, for code without an unwind table."""
+        """Return the last address before pc at which a function begins by saving and setting the frame pointer, for
+        code without an unwind table.
+        """
         frames = self._arch.calls.frame_code
         mapping = self._space.mapping_at(pc)
         if frames is None or mapping is None:
@@ -176,7 +178,7 @@ class CallSites:
     def _pointer(self, slot: int | None) -> int | None:
         """Return the function to which a slot of the GOT points, None if unknown.
 
-        The dynamic linker bound the slot at the call, and it stays bound.
+        The dynamic linker fills the slot at the first call and does not change it later.
         """
         size = self._arch.word
         data = self._space.read(slot, size) if slot is not None else b""
@@ -194,7 +196,9 @@ class CallSites:
         return None if entry is None else (entry[1], pc + 1)
 
     def _through_jumps(self, target: int, pc: int, exact: bool) -> CallEvidence:
-        """Return whether the called function reaches the function that covers pc by tail jumps, as evidence."""
+        """Return the evidence that the called function at `target` reaches the function that covers pc by tail
+        jumps.
+        """
         body = self.find_body(pc, exact)
         if body is None:
             return CallEvidence.ALLOWED

@@ -29,8 +29,8 @@ I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _AGREE = 8
-"""Number of frames of a thread's earlier walk that must lie in the sample's own stack copy and be equal before the walk
-is reused.
+"""Minimum number of frames of a thread's earlier walk that must be found equal in the sample's own stack copy before
+the walk is reused.
 """
 _MAX_PERIOD = 8
 _MIN_RUN = 64
@@ -48,7 +48,7 @@ class DeepStackReuse:
         needs_fp: True for frames from which on the walk reads the frame pointer.
         slots: Addresses of the words that the walk reads, ascending.
         values: The values of these words.
-        unpredicted: The slots whose values do not follow from a repetition.
+        unpredicted: Those slots whose values do not repeat the values of inner frames.
         top: Highest CFA inside the memory, as in LaneWalk.
         number: Number of the OuterStack that provided the memory, 0 if it was a stack copy.
     """
@@ -75,8 +75,8 @@ class Join:
 
 
 _Columns = tuple[U64, U64, U64, Mask, npt.NDArray[np.uint8], I64]
-"""Columns of frames: arrays (pc, sp, fp, exact, trust, rule id). The rule id is -1 where no fast rule found the
-frame.
+"""Columns of frames: arrays (pc, sp, fp, exact, trust, rule id). The rule id is -1 for frames that the native walker's
+rules have not found.
 """
 
 
@@ -135,7 +135,9 @@ class FramePath:
         return pc, sp, fp, exact, trust, rule
 
     def state(self, back: int = 1) -> tuple[int, int, int, bool]:
-        """Return pc, sp, fp and exact of the path's frame that is `back` frames before the end; 1 is the last frame."""
+        """Return (pc, sp, fp, exact) of a frame of the path, counted from its outer end: `back` is 1 for the last
+        frame.
+        """
         pc, sp, fp, exact, _, _ = self.columns_since(self._count - back)
         return int(pc[0]), int(sp[0]), int(fp[0]), bool(exact[0])
 
@@ -150,9 +152,9 @@ def mask_needed_frames(uses: Mask, saves: Mask, after: bool) -> Mask:
     that register.
 
     Args:
-        uses: The frame's rule reads the register, of shape (n,).
-        saves: The frame's rule restores it, of shape (n,).
-        after: The frames after these read it.
+        uses: For each frame, True if its rule reads the register, of shape (n,).
+        saves: For each frame, True if its rule restores the register, of shape (n,).
+        after: The frames outside these read the register.
     """
     n = len(uses)
     frame = np.arange(n)

@@ -1,7 +1,7 @@
 """Walks of stacks that are longer than the part that was copied.
 
 The inner part of a stack is walked in the sample's own copy. The outer part is walked once, in memory that was read
-while the thread ran. All later samples that agree with it share its frames.
+while the thread ran. All later samples whose memory agrees with that walk share its frames.
 
 DeepStacks.walk() takes a sample, its rules and the rest of its stack (model.sample_batch.StackBeyondCopy).
 It compares the walk with the known chain, an earlier complete walk of the same thread:
@@ -53,15 +53,15 @@ words; address of the first word, and pc, sp and fp of the frame; maximum number
 """
 
 _INNER = 32
-"""Number of frames of a deep stack that the reference unwinder walks before fast rules are tried, and again where those
-do not apply.
+"""Number of frames of a deep stack that the reference unwinder walks before native code continues. The same number is
+walked wherever native code lacks a rule.
 """
 _MAX_SCALAR = 1 << 14
 _MAX_THREADS = 64
 _FIRST_RUN = 256
 _RENEW, _RENEW_EXACT = 4096, 256
-"""Number of frames that only the sample's own memory has, from which on a walk of a complete copy, or of a copy with an
-exact rest, replaces the thread's earlier walk.
+"""Minimum number of frames that a complete walk finds in the sample's own memory before it replaces the thread's
+earlier walk. _RENEW_EXACT is for samples that have the exact rest of the stack, _RENEW for others.
 """
 
 
@@ -104,7 +104,7 @@ class DeepStacks:
         """Drop all cached walks of deep stacks if the unwind rules have changed.
 
         Args:
-            version: Value that differs whenever rules may have changed.
+            version: A number that changes whenever rules may have changed.
         """
         if version != self._version:
             self._version = version
@@ -112,7 +112,9 @@ class DeepStacks:
             self._tried.clear()
 
     def walk(self, batch: SampleBatch, lane: int, registers: Registers, walker: ReferenceUnwinder) -> LaneWalk:
-        """Unwind a sample whose stack is longer than its copy, or whose copy is long."""
+        """Unwind a sample whose stack is longer than its copy, or whose copy is so long that walks of the thread are
+        reused.
+        """
         beyond = batch.stack.beyond.get(lane)
         if beyond is not None and beyond.exact:
             return self._walk(_assemble(batch, lane, beyond), 0, registers, walker, _RENEW_EXACT)
@@ -126,7 +128,7 @@ class DeepStacks:
         return self._walk(batch, lane, registers, walker)
 
     def _is_new(self, batch: SampleBatch, lane: int, outer: OuterStack | None) -> bool:
-        """Return True if this outer part of a deep stack was not yet tried for the sample's thread."""
+        """Return True if the outer part of a sample's stack differs from the one that was last tried for its thread."""
         return self._tried.get(int(batch.tid[lane])) != (outer.number if outer is not None else 0)
 
     def _walk(
@@ -137,7 +139,7 @@ class DeepStacks:
         Args:
             batch: The batch.
             lane: Index of the sample.
-            registers: Registers of its innermost frame.
+            registers: Registers of the sample's innermost frame.
             walker: The reference unwinder.
             renew: Number of new frames from which on this walk replaces the earlier one.
         """
@@ -178,9 +180,10 @@ class DeepStacks:
     def _bridged(
         self, batch: SampleBatch, lane: int, registers: Registers, walker: ReferenceUnwinder, begin: Piece
     ) -> LaneWalk:
-        """Unwind a deep stack with only the memory that was read together with the sample.
+        """Unwind a sample with its stack copy and the memory at the beginning of the stack, which was read with the
+        sample.
 
-        One frame may be so large that the next one lies at the beginning of the stack.
+        One frame may be so large that its caller's frame lies at the beginning of the stack.
         """
         walk, path = self._follow(registers, _Noting(batch, lane, (begin,)), walker, _words(batch, lane), None, None)
         if path is not None:
@@ -191,8 +194,8 @@ class DeepStacks:
         """Compare an earlier walk of a thread with the words that were read with a sample.
 
         Returns:
-            The address from which on all compared words are unchanged, or None if the walk cannot be used. Then the
-            address of a word that must be read to decide, or 0.
+            Two values. First, the address from which on all compared words are unchanged, or None if the walk cannot be
+            used. Second, the address of a word that must be read to decide, or 0.
         """
         memory = LaneMemory(batch, lane)
         differs = find_highest_difference(known.slots, known.values, memory.low, _words(batch, lane))
@@ -208,8 +211,12 @@ class DeepStacks:
         return max(memory.low, differs + self._arch.word), 0
 
     def _as_at_stop(self, known: DeepStackReuse, spots: tuple[Piece, ...]) -> bool:
-        """Return True if all words that an earlier walk of the thread has read, and that this sample's memory contains,
-        are unchanged.
+        """Return True if the words that were read at the time of a sample equal those that an earlier walk of its
+        thread has read.
+
+        Args:
+            known: The earlier walk.
+            spots: The pieces of memory that were read with the sample. Without any, the result is False.
         """
         word = self._arch.word
         return bool(spots) and all(
@@ -231,7 +238,7 @@ class DeepStacks:
         Args:
             batch: The batch.
             lane: Index of the sample.
-            registers: Registers of its innermost frame.
+            registers: Registers of the sample's innermost frame.
             walker: The reference unwinder.
             hidden: Address of a word that should be read with the next sample, or 0.
         """
@@ -250,7 +257,7 @@ class DeepStacks:
         known: DeepStackReuse | None,
         low: int | None,
     ) -> tuple[LaneWalk, FramePath | None]:
-        """Unwind in a sample's memory to its end, or until the walk joins an earlier walk of the thread.
+        """Unwind a sample to the end of its memory, or until the walk joins an earlier walk of the thread.
 
         Args:
             registers: Registers of the innermost frame.
@@ -323,8 +330,8 @@ class DeepStacks:
         Args:
             tid: The thread.
             path: The frames of the walk.
-            walk: Its result.
-            memory: The memory it has read.
+            walk: Result of the walk.
+            memory: The memory that the walk has read.
             words: That memory as words.
             number: Number of the OuterStack that provided the memory, 0 if it was a copy of one moment.
         """
@@ -405,7 +412,7 @@ def _over(batch: SampleBatch, lane: int, outer: OuterStack) -> SampleBatch:
 
 
 def _replace_copy(batch: SampleBatch, lane: int, data: npt.NDArray[np.uint8]) -> SampleBatch:
-    """Return a batch with one sample of another, whose stack copy is `data`."""
+    """Return a batch with a single sample of another batch, whose stack copy is replaced by `data`."""
     one = np.array([lane], np.int64)
     stack = StackSlab(data, batch.stack.base[one], np.zeros(1, np.int64), np.array([len(data)], np.int64))
     return replace(batch.take_samples(one), stack=stack)

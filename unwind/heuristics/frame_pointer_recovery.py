@@ -5,20 +5,17 @@ inner frame saved it, places in the copy where a return address stands are tried
 weighed:
 
 - The call before the return address (heuristics/call_target_checks.py): a direct call of the frame's function proves
-the
-  place, an indirect call allows it, a direct call of another function refutes it.
-- The frame size from the function's code (see below): if the code shows it, the record stands at that
-  distance from sp. That holds for each frame on the way, too.
+  the place, an indirect call allows it, a direct call of another function refutes it.
+- The frame size from the function's code (see below): if the code shows it, the record stands at that distance from
+  sp. That holds for each frame on the way, too.
 - From the record, the unwind tables must lead upwards to the root, and no call on the way may be refuted.
 
 A place at the distance that the code shows is accepted if its call allows it. If a function moves sp by a variable
 amount (alloca), its code shows no distance. Then a call must prove the place, or all other places must lie on its way.
 Earlier calls leave records that look the same: if another place may be right as well, no place is accepted.
 
-The distance of the frame pointer from sp, from a function's code.
-
-A function allocates its frame once, after it pushes its caller's frame pointer. Its code shows the distance unless it
-moves sp again (alloca, arrays of variable size, realigned frames).
+A function allocates its frame once, after it pushes its caller's frame pointer. So its code shows the distance from sp
+to the frame pointer, unless it moves sp again (alloca, arrays of variable size, realigned frames).
 """
 
 from __future__ import annotations
@@ -204,8 +201,8 @@ class FramePointerRecovery:
         return found
 
     def _shape(self, known: KnownRule | None) -> _Shape | None:
-        """Return how an unwind rule finds the return address from the frame pointer, or None if it does not use
-        that.
+        """Return how an unwind rule finds the return address from the frame pointer, or None if the rule does not use
+        the frame pointer.
         """
         arch = self._arch
         if known is None:
@@ -219,7 +216,9 @@ class FramePointerRecovery:
         return _Shape(rule.cfa_off, rule.ra.n, rule.cfa_deref)
 
     def _is_plain(self, shape: _Shape | None) -> bool:
-        """Return True if the frame pointer points to the frame record that a function's prologue links."""
+        """Return True if the rule is that of usual frames: the frame pointer points to the saved frame pointer, next to
+        the return address.
+        """
         return shape == _Shape(2 * self._arch.word, -self._arch.word)
 
     def _room_of(self, registers: Registers) -> Room:
@@ -227,8 +226,8 @@ class FramePointerRecovery:
         return self._room.find_distance(pc, lookup_pc(pc, registers.exact), registers.exact)
 
     def _place_at(self, fp: int, registers: Registers, memory: LaneMemory) -> _Place:
-        """Return the candidate at a frame pointer: its caller's sp and the evidence. A word that the copy does not hold
-        does not refute it.
+        """Return the candidate for a presumed frame pointer: the caller's sp and the evidence. If the stack copy does
+        not hold the return address, the candidate is not refuted.
         """
         word = memory.word(fp + self._arch.word)
         link = CallEvidence.ALLOWED if word is None else self._link(self._arch.code_address(word, True), registers)
@@ -286,8 +285,8 @@ class FramePointerRecovery:
         return self._link(caller.values[arch.pc] or 0, callee) is not CallEvidence.REFUTED
 
     def _longer_copy(self, trial: _Trial, sp: int) -> LaneWalk | None:
-        """Return a walk that ends as UNREADABLE if the stack copy is too short to decide about a frame record, else
-        None.
+        """Return a walk that ends as UNREADABLE at the missing word if the stack copy is too short to decide about a
+        frame record, else None.
         """
         mapping = self._space.mapping_at(sp)
         if not trial.missing or mapping is None or self._space.mapping_at(trial.missing) is not mapping:
@@ -303,7 +302,7 @@ class _Trial:
     """The trial walks that start from different candidates for a frame's unknown frame pointer.
 
     Attributes:
-        missing: Address of a word that a walk needed and the sample does not hold, or 0.
+        missing: Address of a word that a trial walk needed and the sample does not hold, or 0.
         spent: True if the budget of frames is used up.
     """
 
@@ -320,8 +319,8 @@ class _Trial:
         return self._left <= 0
 
     def walk(self, fp: int) -> LaneWalk | None:
-        """Return the callers of the frame with this frame pointer by a trial walk, which uses up the sample's budget of
-        frames. None if there are no callers.
+        """Return the callers of the frame if it has this frame pointer. The frames of the walk count against the
+        sample's limit (MAX_FRAMES). None if there are no callers.
         """
         arch = self._walker.arch
         values = list(self._registers.values)
@@ -338,7 +337,8 @@ class _Trial:
 
 
 def _walk_from_frame_size(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
-    """Try the frame records at the distances that the frame size allows, and return the first walk to the root.
+    """Try the frame records at the distances from sp that the function's code shows, and return the first walk that
+    reaches the root of the stack.
 
     If a call instruction proves the record, the walk may also end before the root.
     """
@@ -350,10 +350,10 @@ def _walk_from_frame_size(trial: _Trial, places: Sequence[_Place]) -> LaneWalk |
 
 
 def _proved(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
-    """Choose among the candidate frame records that a direct call proves: return the walk to the root from the
-    innermost one.
+    """Choose among the candidate frame records that a direct call proves: return the walk from the innermost one to the
+    root of the stack.
 
-    It must have more frames than all other such walks; otherwise the result is None.
+    That walk must have more frames than all walks from other proved candidates. Otherwise the result is None.
     """
     walks = _to_root(trial, [place for place in places if place.link is CallEvidence.PROVED])
     if not walks or len(walks) == MAX_RIVALS or any(len(walk.frames) >= len(walks[0].frames) for walk in walks[1:]):
@@ -362,10 +362,10 @@ def _proved(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
 
 
 def _allowed(trial: _Trial, places: Sequence[_Place]) -> LaneWalk | None:
-    """Choose a frame record if no direct call proves any candidate: return the walk to the root from the innermost one,
-    or None.
+    """Choose a frame record if no direct call proves any candidate: return the walk from the innermost one to the root
+    of the stack, or None.
 
-    All other candidates that lead to the root must lie on its way, but not where its caller was called.
+    All other candidates that lead to the root must lie on that walk, but not at its second frame.
     """
     if not 0 < len(places) <= MAX_RIVALS or any(place.link is CallEvidence.PROVED for place in places):
         return None
@@ -398,7 +398,7 @@ def _passes(walk: LaneWalk, caller_sp: int) -> bool:
 
 
 def _may_be_stale(trial: _Trial, found: LaneWalk, places: Sequence[_Place]) -> bool:
-    """Return True if a more recent call could explain the stack as well as the proved frame record.
+    """Return True if a more recent call could explain the stack as well as the proved frame record does.
 
     The proved record may then be stale. The newer call stands where the proved caller's own record ends, or its record
     leads to one of the first frames. Also return True if there are more than MAX_RIVALS alternatives.

@@ -26,14 +26,14 @@ CALL_ALIGNMENT = 16
 """Alignment of sp in bytes before a call, as the ABIs require."""
 
 MAX_ABOVE = 1024
-"""Maximum number of stack words that are examined above a presumed first frame of a thread."""
+"""Maximum number of stack words above the presumed first frame of a thread that are searched for return addresses."""
 
 MAX_LINKS = 512
 """Maximum number of frame records that are followed through JIT code."""
 
 LEAF_SIZE = 4096
-"""Maximum distance in bytes from the target of a call up to the pc, for the call to count as one of the function at the
-pc.
+"""Maximum distance in bytes from the target of a call up to a pc, for the target to count as the start of the function
+at the pc.
 """
 
 MAX_SIGNAL_FRAME = 32 << 10
@@ -61,8 +61,8 @@ class FramePointerFallback:
     """A finder of callers in one address space by frame records, for code without unwind tables.
 
     Attributes:
-        enabled: If False, it only recognizes the outermost frame, and only follows frame records in modules whose
-            unwind tables state that all code has them.
+        enabled: If False, the fallback only recognizes the outermost frame. It then follows frame records only in
+            modules whose unwind tables state that all code has them.
     """
 
     needs_all = False
@@ -118,7 +118,7 @@ class FramePointerFallback:
     def _by_convention(self, registers: Registers, memory: LaneMemory) -> Outcome:
         """Find the caller by the frame record, according to the ABI's convention.
 
-        At a pc that is not a return address, try the state before the record exists too.
+        At a pc that is not a return address, also try the case that the function has not yet built its frame record.
         """
         if not registers.exact:
             return self._by_record(registers, memory)
@@ -172,7 +172,8 @@ class FramePointerFallback:
     def _leads_to_call(self, pc: int, base: int, memory: LaneMemory) -> bool:
         """Return True if a chain of frame records leads from pc through only JIT code to a return address after a call.
 
-        Interpreters push return addresses without a call before them (HotSpot: the place where its bytecode continues).
+        Interpreters push return addresses that do not follow a call (HotSpot pushes the place where its bytecode loop
+        continues).
         """
         chain = self._arch.chain
         assert chain is not None
@@ -217,8 +218,8 @@ class FramePointerFallback:
         return self._code.is_readable(avma) and (image is None or not image.lacks_tables)
 
     def _sp_by_rule(self, pc: int, low: int, base: int, memory: LaneMemory) -> int:
-        """Return the sp of a caller whose base register is known, computed from the distance between both in the
-        caller's unwind rule, 0 if unknown.
+        """Return the sp of a caller whose base register is known. The caller's unwind rule states the distance between
+        both.
 
         Returns:
             The sp, or 0 if the rule does not give the distance.
@@ -233,7 +234,7 @@ class FramePointerFallback:
         return base - saved.n - known.rule.cfa_off if saved is not None and saved.kind is RegKind.AT_CFA else 0
 
     def _find_signal_frame(self, low: int, record: int, saved: dict[int, RegRule], memory: LaneMemory) -> int:
-        """Return the address of a signal frame below the frame record that the kernel made for it, or 0.
+        """Return the address of the signal frame that lies below the frame record which the kernel made for it, or 0.
 
         The record repeats two registers (fp and lr) that the signal frame holds.
 
@@ -253,9 +254,11 @@ class FramePointerFallback:
         return 0
 
     def _before_frame(self, registers: Registers, memory: LaneMemory, proof: Proof) -> Caller | None:
-        """Find the caller at a pc whose function has no frame record: not yet, never, or no longer.
+        """Find the caller at a pc whose function has no frame record: it has not built one yet, never builds one, or
+        has already removed it.
 
-        The return address is where the call left it, or below a base register that has been pushed but not set.
+        The return address is where the call left it, or one word further up if the function has pushed the base
+        register.
         """
         arch, chain = self._arch, self._arch.chain
         sp, pc = registers.values[arch.sp], registers.values[arch.pc]
@@ -292,8 +295,8 @@ class FramePointerFallback:
         """Return True if the call before the return address `recorded` has a nearer target below pc than the call
         before `other`.
 
-        Both calls may be of the function at pc. A stale call may be of a function that happens to lie a little below
-        it.
+        Both calls may have called the function at pc. A stale return address may belong to a call of a function that
+        lies shortly before it.
         """
         if self._code.classify_return_address(recorded) is not Verdict.YES:
             return False
@@ -303,7 +306,8 @@ class FramePointerFallback:
     def _frame_without_lr(self, pc: int, sp: int, base: int | None, memory: LaneMemory) -> tuple[int, int | None]:
         """Return the caller's sp and base register for a function whose return address is in the link register.
 
-        Its base register is still its caller's, or points to the place where it saved only that register.
+        The base register still has the caller's value, or it points to the place where the function has saved only that
+        register.
         """
         chain, calls = self._arch.chain, self._arch.calls
         if chain is None or chain.leaf_off is None or chain.cfa_off is None or base is None or base < sp:
@@ -321,8 +325,8 @@ class FramePointerFallback:
     def _sp_of_leaf(self, sp: int, memory: LaneMemory) -> int:
         """Return the caller's sp for a function whose return address is in the link register.
 
-        Where frames are linked at sp, the function may still have made a frame. Then the first linked frame holds no
-        return address, and the second one does.
+        On architectures that link frames at sp, the function may have a frame although it has not saved the link
+        register. Then the second frame of the chain holds the return address, not the first one.
         """
         chain = self._arch.chain
         if chain is None or chain.base != self._arch.sp or not chain.ra_in_next:
@@ -351,10 +355,12 @@ class FramePointerFallback:
         return target <= pc < target + (size or LEAF_SIZE) or (proof is Proof.NONE and not size)
 
     def _at_call(self, registers: Registers) -> bool:
-        """Return True if the registers show that the function at pc was just called and has run no instruction.
+        """Return True if the registers show that the function at pc was just called and has executed no instruction
+        yet.
 
-        In code of a file that is so if sp is where a call leaves it: such code aligns the stack before it calls,
-        generated code need not. With a link register it is so if the code at pc is about to save that register.
+        Compiled code aligns sp before each call, so the alignment of sp shows that. For JIT code, which need not align
+        sp, the result is False. On architectures with a link register, the code at pc must be about to save that
+        register.
         """
         sp, pc = registers.values[self._arch.sp] or 0, registers.values[self._arch.pc] or 0
         if self._arch.lr >= 0:
@@ -375,8 +381,8 @@ class FramePointerFallback:
         return Caller(Registers(values, False, withheld), sp & arch.mask, trust)
 
     def _unreadable(self, avma: int, sp: int) -> NoCaller:
-        """Return why a frame record cannot be read: the stack copy is too short, or the address is not that of a
-        record.
+        """Return the reason why a frame record cannot be read: the stack copy is too short, or the address is not that
+        of a record.
         """
         if not 0 <= avma <= self._arch.mask:
             return NoCaller(StackEnd.NO_RULE)

@@ -11,12 +11,12 @@ trampolines (`sub $8,%rsp; call *%rcx; add $8,%rsp; ret`) have neither a table n
 The kernel's signal frame is found by its layout if no table covers the trampoline that returns from a handler.
 
 Some code overwrites the saved registers of its frame by those of another frame, so that no rule finds its caller. GCC
-compiles __builtin_eh_return for the functions of libgcc that end a step of a C++ exception. Such a function saves
-the registers that pass data to a handler, which no other function does. It calls uw_install_context_1, which overwrites
-its saved registers and its return address by those of the frame that handles the exception. It calls _Unwind_DebugHook,
+compiles __builtin_eh_return for the functions of libgcc that end a step of a C++ exception. Such a function saves the
+registers that pass data to a handler, which no other function does. It calls uw_install_context_1, which overwrites its
+saved registers and its return address by those of the frame that handles the exception. It calls _Unwind_DebugHook,
 moves the stack pointer, and jumps. From the first of the two calls on, its unwind table reads the handler's values as
 its own: a walk would find functions that never called each other. The return address is the last word to be
-overwritten. As long as it follows a call of the function it is right, and so is the caller's sp.
+overwritten. As long as the return address follows a call of the function, it is right, and so is the caller's sp.
 
 longjmp(3) and setcontext(3) of the GNU C library load registers from a buffer. Their tables then describe the frame to
 which they jump, which is not the caller.
@@ -49,7 +49,7 @@ class Verdict(IntEnum):
 
 
 class SpaceCode:
-    """The code of one address space, as far as checks read it: whether a stack word can be a return address, and which
+    """The machine code of one address space, for checks: whether a stack word can be a return address, and which
     instructions are near a pc.
     """
 
@@ -64,8 +64,8 @@ class SpaceCode:
 
         Args:
             space: The address space.
-            images: Its files.
-            arch: Its architecture.
+            images: The object files of the recording.
+            arch: The architecture of the process.
             is_reserved: Returns True for addresses that a runtime has reserved for code.
         """
         self._space = space
@@ -106,7 +106,7 @@ class SpaceCode:
         return avma < LOWEST_CODE or (self._arch.word == 8 and avma >> 63 != 0)
 
     def classify_return_address(self, avma: int) -> Verdict:
-        """Return whether the address can be a return address: it must be code directly after a call."""
+        """Return the verdict whether an address can be a return address: it must be code directly after a call."""
         known = self._verdicts.get(avma)
         if known is None:
             if len(self._verdicts) >= _ROOM:
@@ -132,12 +132,12 @@ class SpaceCode:
 
 
 MAX_EPILOGUE_BYTES = 64
-"""Maximum number of bytes of code that are examined for a path to the return."""
+"""Maximum number of bytes of code after a pc that are examined for instructions that end in a return."""
 
 
 def epilogue_rule(arch: Arch, code: bytes) -> Rule | None:
-    """Return the unwind rule at the first instruction of some code, or None if the code does not lead straight to a
-    return.
+    """Return the unwind rule at the start of code that only undoes the frame and returns (an epilogue), or None for
+    other code.
     """
     steps = arch.calls.epilogue(code) if arch.calls.epilogue is not None else None
     if steps is None:
@@ -224,8 +224,8 @@ def unprovable_rule(arch: Arch) -> Rule:
 
 
 def restores_other_frame(rule: Rule, arch: Arch) -> bool:
-    """Return True if an unwind rule loads the registers of a frame that is not the caller from a buffer, as the rule of
-    longjmp(3) does.
+    """Return True if an unwind rule loads registers from a buffer, and so describes a frame that is not the caller, as
+    the rule of longjmp(3) does.
     """
     if rule.signal or rule.cfa_reg in (-1, arch.sp, arch.fp):
         return False

@@ -21,15 +21,15 @@ from pyprof.unwind.sample_memory import LaneMemory
 
 WORDS = 40
 WORDS_INNERMOST = 160
-"""Number of stack words that are scanned for a return address in the innermost frame, and WORDS in others: a frame that
-called something is small.
+"""Maximum number of stack words that are scanned for a return address: WORDS_INNERMOST in the innermost frame, WORDS in
+others. Frames that have called a function have little left above sp.
 """
 
 MAX_APART = 128 << 10
-"""Maximum number of bytes from a frame to its caller's frame pointer in a stack scan."""
+"""Maximum distance in bytes from a frame up to a frame pointer of its caller that the stack scan accepts."""
 
 MAX_TRIED = 4096
-"""Maximum number of frames in which a guess of the stack scan must lead to the root."""
+"""Maximum number of frames of the walk by which the stack scan tests whether a guessed caller leads to the root."""
 
 
 class ScanFallback:
@@ -60,7 +60,9 @@ class ScanFallback:
         return self._scan(registers, memory) or found
 
     def _scan(self, registers: Registers, memory: LaneMemory) -> Caller | None:
-        """Return the first guessed caller from which a walk reaches the root, else the first one."""
+        """Return the first guessed caller from which a walk reaches the root of the stack. If there is none, return the
+        first guess.
+        """
         first: Caller | None = None
         for found in self._candidates(registers, memory):
             if self._leads_to_root(found, memory):
@@ -88,9 +90,10 @@ class ScanFallback:
     def _found(self, registers: Registers, memory: LaneMemory, avma: int, pc: int) -> Iterator[Caller]:
         """Yield the callers for one possible return address of a stack scan, with one or two frame pointers.
 
-        The word below the return address may be the pushed frame pointer. It is taken if the current frame pointer
-        points to it, and on i386, whose functions push it first, also if it points a little up the stack. Otherwise the
-        frame pointer stays as it is if it points to outer frames. The word below is yielded as a second possibility.
+        The word below the return address may be the pushed frame pointer. That word is used if the current frame
+        pointer points to it, and on i386, whose functions push it first, also if it points a little up the stack.
+        Otherwise the frame pointer stays as it is if it points to outer frames. The word below is yielded as a second
+        possibility.
         """
         arch = self._arch
         sp = avma + arch.word
