@@ -1,7 +1,7 @@
 """The interface of an object file, independent of its format.
 
-The implementations are elf/ (files, and images rebuilt from memory), pe (Windows modules in memory) and AbsentFile
-(modules whose file is missing). All addresses are file addresses (svma).
+The implementations are ElfFile (files, and images rebuilt from memory), PeFile and PeImage (Windows modules in files
+and in memory) and AbsentFile (modules whose file is missing). All addresses are file addresses (svma).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Segment:
     """An address range of an object file that is loaded into memory.
 
     Attributes:
-        offset: Offset of its bytes in the file.
+        offset: Offset of the segment's bytes in the file.
         vaddr: First address.
         filesz: Number of bytes in the file.
         memsz: Number of bytes in memory.
@@ -42,11 +42,11 @@ class Section:
     Attributes:
         name: Name of the section.
         addr: First address.
-        offset: Offset of its bytes in the file.
+        offset: Offset of the section's bytes in the file.
         size: Size in bytes.
         entsize: Size of one entry in bytes, 0 if the format does not state it.
         executable: The section contains code.
-        stored: The file contains its bytes.
+        stored: The file contains the section's bytes.
         stated: The file itself has this section. If False, it was derived from other tables and may be too long.
     """
 
@@ -65,7 +65,7 @@ class UnwindTable:
     """The place of one unwind table in an object file.
 
     Attributes:
-        name: Name for messages.
+        name: Name of the table in messages.
         section: Name of the table's section, "" if no section holds it.
         svma: First address of the table.
         size: Size in bytes in the file.
@@ -87,7 +87,7 @@ class ObjectFile(Protocol):
     Broken input raises FormatError only.
 
     Attributes:
-        name: Name for messages.
+        name: Name of the file in messages.
         oddities: Descriptions of tolerated errors, for counters.
     """
 
@@ -138,9 +138,10 @@ class ObjectFile(Protocol):
 
     @property
     def identity(self) -> Hashable:
-        """A key that is equal for two objects of one object file.
+        """A key that is equal for two ObjectFile objects that describe the same file.
 
-        The key is the build ID and the size, or without a build ID the file system's identity of the file.
+        The key is the build ID and the size. Without a build ID, it is the file's identity in the file system (device
+        and inode).
         """
         ...
 
@@ -173,7 +174,9 @@ class ObjectFile(Protocol):
 
     @property
     def missing(self) -> int:
-        """The number of bytes by which the object file is too short, because it was truncated."""
+        """The number of bytes that are missing at the end of the object file because it was truncated, 0 if it is
+        complete.
+        """
         ...
 
     @property
@@ -186,7 +189,7 @@ class ObjectFile(Protocol):
 
         Args:
             name: Name of the section.
-            enough: Number of bytes from its beginning that suffice, to save decompression.
+            enough: Number of bytes from the section's beginning that the caller needs, to save decompression.
 
         Raises:
             FormatError: The content is broken.
@@ -231,7 +234,8 @@ class ObjectFile(Protocol):
         ...
 
     def embedded(self) -> ObjectFile | None:
-        """Return the object file, with more symbols, that a section of this one contains (.gnu_debugdata), or None.
+        """Return the object file inside the section .gnu_debugdata of this object file, which has more symbols, or
+        None.
 
         Raises:
             FormatError: The section is broken.
@@ -289,8 +293,8 @@ class AbsentFile:
         """Ignore the request to drop a section, because no section of a missing file is cached."""
 
     def at_svma(self, svma: int, size: int) -> memoryview:
-        """Return the bytes in memory of a missing file: mostly code around pcs in a small dump, all bytes in a live
-        process.
+        """Return the bytes of a missing file at a file address, from the memory of the process or dump. A small dump
+        has mostly code around pcs.
         """
         if not 0 <= svma < self.size:
             return memoryview(b"")

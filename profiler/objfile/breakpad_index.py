@@ -24,8 +24,8 @@ CHUNK = 1 << 23
 """Number of bytes of a Breakpad symbol file that are processed at once. A longer line is left out."""
 
 Tolerate = Callable[[str, int, int], None]
-"""Function that receives each tolerated error of a Breakpad symbol file: (description, number of the first such line,
-number of lines).
+"""Function that receives each tolerated error of a Breakpad symbol file: (description, number of the first line with
+this error, number of such lines).
 """
 
 _PAD = b"\n" * 32
@@ -94,9 +94,9 @@ class RecordIndex:
         files: FILE records.
         origins: INLINE_ORIGIN records.
         cfi: STACK CFI INIT records.
-        win: STACK WIN records by type, 4 and 0.
+        win: STACK WIN records by type: 4 (frame data) and 0 (FPO).
         lines: Number of lines in the file.
-        marks: (offset, line number) of some lines, ascending.
+        marks: (offset in the file, line number) of some lines, ascending, from which other line numbers are counted.
     """
 
     functions: Ranges
@@ -177,12 +177,12 @@ class _Chunk:
         """Append the Breakpad records of the chunk to the columns.
 
         Args:
-            columns: The columns of each kind.
-            before: Kind of the line before the chunk.
-            in_function: A FUNC precedes the chunk.
+            columns: The columns of each kind of record, in the order of KINDS.
+            before: Kind of the record before the chunk (index into KINDS), -1 if that line is no indexed record.
+            in_function: A FUNC record precedes the chunk.
 
         Returns:
-            The last two values at the end of the chunk.
+            (kind of the last record in the chunk, whether a FUNC record precedes the chunk's end).
         """
         shapes = _BY_BYTE[self._buf[self._starts]]
         self._odd("unknown record", np.flatnonzero(shapes == _OTHER))

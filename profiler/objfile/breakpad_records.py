@@ -1,8 +1,8 @@
 """Parsers of the records of a Breakpad symbol file, and the identifiers of its module.
 
-A record is one line. The parsers raise ValueError for an invalid one. Addresses are relative to the module's load
-address. Text that is not UTF-8 is escaped.
-Source: docs/symbol_files.md of Breakpad; for the forms of INLINE, src/processor/basic_source_line_resolver.cc.
+A record is one line. The parsers raise ValueError for an invalid record. Addresses are relative to the module's load
+address. Text that is not UTF-8 is escaped. Source: docs/symbol_files.md of Breakpad; for the forms of INLINE,
+src/processor/basic_source_line_resolver.cc.
 
 The identifier of a module is its build ID as a GUID, or a hash of its code. Source: src/common/linux/file_id.cc and
 src/common/module.cc of Breakpad.
@@ -44,7 +44,7 @@ class FuncRecord:
         size: Size in bytes.
         parameters: Size in bytes of the arguments on the stack.
         name: Name of the function.
-        multiple: The linker folded functions of other names into this one.
+        multiple: The linker folded functions with other names into this function.
     """
 
     address: int
@@ -309,7 +309,9 @@ def is_same_id(first: str, second: str) -> bool:
 
 
 def is_stated(file: ObjectFile, stated: StatedId) -> bool:
-    """Return True if the object file is the one that a crash dump identifies."""
+    """Return True if an object file has the architecture and the build ID or Breakpad identifier that a crash dump
+    states for a module.
+    """
     if file.arch is None or file.arch is not find_arch(stated.elf_machine, stated.elf_class, stated.byteorder):
         return False
     if stated.build_id and file.build_id:

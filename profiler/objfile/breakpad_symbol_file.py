@@ -91,15 +91,15 @@ class SymbolFile:
         return build_index(self._source, self._tolerate)
 
     def function_at(self, address: int) -> FuncRecord | None:
-        """Return the Breakpad FUNC record that covers an address, or None. Of several, the one with the highest start
-        is returned.
+        """Return the Breakpad FUNC record that covers an address, or None. Of several records, the one with the highest
+        start is returned.
         """
         found = self._covering(self.index.functions, address)
         return None if found is None else self._parsed(found, "FUNC", parse_func)
 
     def public_at(self, address: int) -> FuncRecord | None:
-        """Return the last Breakpad PUBLIC record at or below an address, or None if there is none or a FUNC begins
-        between them.
+        """Return the last Breakpad PUBLIC record at or below an address, or None if there is none. The result is also
+        None if a FUNC record begins at or after the PUBLIC record, up to the address.
         """
         if not 0 <= address < 1 << 64:
             return None

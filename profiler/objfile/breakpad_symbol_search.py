@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 MAX_SIZE = 1 << 32
-"""Maximum size of a decompressed symbol file in bytes. Those of browsers have 2 GB."""
+"""Maximum size of a decompressed symbol file in bytes. The symbol files of browsers have 2 GB."""
 MAX_LINE = 1 << 20
 CHUNK = 1 << 20
 RESERVE = 0.05
@@ -137,8 +137,8 @@ def symbol_file_name(name: str) -> str:
 
 
 class SymbolStore:
-    """A finder of Breakpad symbol files in folders and on servers. It searches once for each object file and keeps the
-    result.
+    """A finder of Breakpad symbol files in folders and on servers. The search runs once for each object file, and its
+    result is cached.
     """
 
     def __init__(self, places: Sequence[str], diagnostics: Diagnostics, cache: str | None = None) -> None:
@@ -179,7 +179,7 @@ class SymbolStore:
     def find_mapped(self, file: ObjectFile) -> SymbolFile | None:
         """Return the Breakpad symbol file of an object file that register_file() registered.
 
-        A separate debug file is not registered: None.
+        The result is None for other object files, such as separate debug files.
         """
         return self.find(file) if file in self._paths else None
 
@@ -235,8 +235,8 @@ class SymbolStore:
 
 
 def _in_folder(folder: str, name: str, wanted: str) -> Iterator[str]:
-    """Yield the symbol file with the wanted identifier. If there is none, yield those with other identifiers, for a
-    report.
+    """Yield the path of a module's symbol file in a folder, by the wanted identifier. If there is none, yield a few
+    with other identifiers, so that they can be reported.
     """
     exact = []
     for spelled in dict.fromkeys((wanted, wanted.lower())):

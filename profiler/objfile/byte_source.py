@@ -129,8 +129,7 @@ _held = 0
 
 
 def hold_bytes(name: str, size: int, make: Callable[[], bytes | memoryview]) -> memoryview:
-    """Return bytes of a foreign file that the function make() produces, and count them against the memory limit for
-    such bytes.
+    """Call `make` to read bytes of a foreign file, count them against the memory limit for such bytes, and return them.
 
     Args:
         name: Name for messages.
@@ -155,8 +154,8 @@ def hold_bytes(name: str, size: int, make: Callable[[], bytes | memoryview]) -> 
 
 
 class ContentReservation:
-    """A reservation of memory for foreign files' content that grows while the content is read. It ends when this object
-    is deleted.
+    """A reservation within the memory limit for the content of foreign files, which grows while the content is read. It
+    ends when this object is deleted.
     """
 
     def __init__(self, name: str) -> None:
@@ -210,12 +209,12 @@ class GrowingFile:
     """A file to which a process keeps writing, and which may not exist yet.
 
     Attributes:
-        find: Returns a descriptor of the file that has the name now, or raises OSError.
+        find: Opens the file that has the name at present and returns its descriptor, or raises OSError.
         owners: User IDs whose files are accepted. A file of another user could contain anything.
-        since_ns: Wall-clock time in ns. A file that was last written before belongs to an earlier process and is
-            rejected.
+        since_ns: Wall-clock time in ns. A file that was last written before this time belongs to an earlier process and
+            is rejected.
         cut: The file has more than MAX_READ bytes.
-        silent: The file system does not respond.
+        silent: The file system of the file does not respond.
     """
 
     find: Callable[[], int]
@@ -265,7 +264,9 @@ class GrowingFile:
         )
 
     def _reopen(self) -> bool:
-        """Open the file that has the name now. Return True if it replaced a file that was read before."""
+        """Open the file that has the name at present. Return True if it is another file than the one that was read
+        before.
+        """
         try:
             fd = self.find()
             status = io_deadline.stat_descriptor(fd)

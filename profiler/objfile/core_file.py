@@ -66,7 +66,7 @@ class SavedMemory:
         return self.regions[at] if at >= 0 and avma < self.regions[at].end else None
 
     def ranges_between(self, start: int, end: int) -> list[SavedRange]:
-        """Return the memory ranges of the file whose start lies in start..end."""
+        """Return the memory ranges of a core file or crash dump that begin at an address in start..end."""
         return self.regions[bisect_left(self._starts, start) : bisect_left(self._starts, end)]
 
     def read(self, avma: int, size: int) -> bytes:
@@ -113,9 +113,10 @@ class CoreMemory(SavedMemory):
 
 
 def make_saved_memory(source: ByteSource, pieces: Iterable[tuple[int, int, int]]) -> SavedMemory:
-    """Return saved memory from (address, size, offset in the file) of pieces in any order.
+    """Create a SavedMemory from the pieces of a core file or crash dump: (address, size, offset in the file) of each,
+    in any order.
 
-    Where pieces overlap, the one with the lower address is used.
+    Where pieces overlap, the piece with the lower address is used.
     """
     regions: list[SavedRange] = []
     end = 0
@@ -151,9 +152,9 @@ class CoreThread:
 
     Attributes:
         tid: Thread ID.
-        signal: pr_cursig, 0 if there is none.
-        registers: The kernel's user_regs_struct.
-        fp_registers: NT_FPREGSET, b"" if the core has none.
+        signal: Number of the signal that the thread received (pr_cursig), 0 if there is none.
+        registers: Bytes of the kernel's user_regs_struct.
+        fp_registers: Bytes of the note NT_FPREGSET, b"" if the core file has none.
         pac_mask: Bits of a return address that are its signature, None if they are unknown.
     """
 
@@ -208,7 +209,7 @@ class CoreNotes:
         threads: The threads; the one that received the signal is first.
         process: The process, None if it is not stated.
         signal: The signal, None if it is not stated.
-        auxv: Values by type.
+        auxv: Values of the auxiliary vector by type (AT_*).
         files: Mapped files, None if the core has no NT_FILE.
         oddities: Descriptions of tolerated errors.
     """
@@ -328,8 +329,8 @@ def _prpsinfo(elf: ElfFile, at: int, data: memoryview) -> CoreProcess:
 
 
 def _siginfo(elf: ElfFile, at: int, data: memoryview) -> CoreSignal:
-    """Read the signal from siginfo_t in a core file: signo, errno, code, then fields that depend on the signal. An
-    address is the first of them.
+    """Read the signal from siginfo_t in a core file: signo, errno, code, then fields that depend on the signal. If the
+    signal has an address, it is the first of these fields.
     """
     form, address_at = ("Q", 16) if elf.elf_class == 64 else ("I", 12)
     if len(data) < 24:

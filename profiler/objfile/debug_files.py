@@ -1,7 +1,7 @@
 """Separate debug files on this machine, and the command that installs missing ones.
 
-They are found by build ID, by .gnu_debuglink (CRC checked), and in debuginfod's cache (read only). Source: GDB manual,
-"Debugging Information in Separate Files"; debuginfod(8), "FILES".
+Debug files are found by build ID, by .gnu_debuglink (CRC checked), and in debuginfod's cache (read only). Source: GDB
+manual, "Debugging Information in Separate Files"; debuginfod(8), "FILES".
 
 The command comes from the package database of the target's root file system.
 """
@@ -26,12 +26,12 @@ from pyprof.problem_counters import Diagnostics
 CRC_CHUNK = 1 << 20
 MAX_CRC = 4 << 30
 _Way = tuple[Callable[[], int], str]
-"""A possible debug file: a function that opens it and returns a descriptor, and its name."""
+"""A candidate for a debug file: (function that opens it and returns a descriptor, its name)."""
 
 
 class DebugFiles:
-    """A finder of separate debug files, with one search for each object file. It keeps each as long as its object file
-    exists.
+    """A finder of separate debug files, with one search for each object file. It keeps a debug file as long as its
+    object file exists.
     """
 
     def __init__(self, diagnostics: Diagnostics, debug_dirs: Sequence[str]) -> None:
@@ -40,7 +40,7 @@ class DebugFiles:
         self._found: WeakKeyDictionary[ObjectFile, ObjectFile | None] = WeakKeyDictionary()
 
     def find(self, file: ObjectFile, path: str, root: str, rights: Rights | None = None) -> ObjectFile | None:
-        """Return the debug file of an object file, or None if there is none.
+        """Return the separate debug file of an object file, or None if there is none.
 
         Args:
             file: The object file.
@@ -58,8 +58,9 @@ class DebugFiles:
 
         Args:
             debug: The debug file that has the link.
-            root: As in `find`.
-            rights: As in `find`.
+            root: The directory at which the target's names start.
+            rights: Permissions of the target, with which names that it chose are opened. None stands for those of this
+                process.
         """
         try:
             link = bytes(debug.section(".gnu_debugaltlink") or b"")[:4096]
@@ -107,9 +108,11 @@ class DebugFiles:
         yield partial(current_opener().open_downloaded, build_id), f"{debuginfod_cache()}/{build_id}/debuginfo"
 
     def _in_debug_dirs(self, prefix: str, build_id: str, rights: Rights | None) -> Iterator[_Way]:
-        """Yield candidates in the debug directories, whose names have only the build ID from the target.
+        """Yield candidates for a debug file in the debug directories. Of their names, only the build ID comes from the
+        target.
 
-        Below the target's root, the target controls what these names lead to. Below this process's root, the user does.
+        Below the target's root directory, the target controls to which files these names lead. Below the root directory
+        of pyprof, the user does.
         """
         for folder in self._dirs:
             name = f"{folder}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
@@ -180,7 +183,7 @@ def _crc(file: ObjectFile) -> int:
 
 MAX_LIST = 64 << 20
 _AT_ONCE = 32
-"""Number of dpkg package lists that one call with a timeout reads."""
+"""Number of dpkg package lists that are read within one timeout."""
 _OF_DISTRIBUTIONS = ("/usr/", "/lib", "/bin/", "/sbin/")
 _OF_OTHERS = re.compile(r"^/usr/local/|/(?:site|dist)-packages/|/node_modules/")
 
@@ -223,7 +226,7 @@ class Packages:
 def find_owner(root: str, path: str) -> str | None:
     """Return the name of a file's Debian package, "" if no package has it, None if there is no dpkg database.
 
-    The lists of files are searched without parsing.
+    The package lists are searched as text, without parsing.
     """
     try:
         info = untrusted_file_access.find_file(root, "var/lib/dpkg/info")
@@ -243,8 +246,8 @@ def _alike(one: str, other: str) -> int:
 
 
 def _owner_in(folder: str, path: str) -> str | None:
-    """Search dpkg's lists of files for the package that has a file. Lists whose names resemble the file's name are read
-    first.
+    """Search dpkg's lists of files for the package that has a file. Lists of packages whose names resemble the file's
+    name are read first.
 
     Raises:
         OSError: The directory cannot be read.
@@ -264,7 +267,9 @@ def _owner_in(folder: str, path: str) -> str | None:
 
 
 def _listing(folder: str, names: list[str], lines: list[bytes], budget: int) -> tuple[str, int]:
-    """Return (the first of these package lists that contains one of the lines or "", number of bytes read)."""
+    """Search dpkg's package lists for lines that name a file, and return (name of the first list with one of the lines
+    or "", number of bytes read).
+    """
     size = 0
     for name in names:
         try:

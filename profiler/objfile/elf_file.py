@@ -1,8 +1,8 @@
 """ELF files, read only: header, segments, sections, build ID, and the lookup of symbols by name.
 
-A lookup by name finds data as well as functions, hidden ones too if a table has them. The tables are not decoded
-completely. The name is searched in the string table, and its offset then in the symbols.
-Source: gABI, "Symbol Table".
+A lookup by name finds data as well as functions, hidden ones too if a symbol table has them. Symbol tables are not
+decoded completely. The name is searched in the string table, and its offset then in the symbols. Source: gABI, "Symbol
+Table".
 
 Both classes and both byte orders are supported. An ElfFile is made from a path, a file descriptor or bytes. Its
 section() returns a section's bytes whether or not the file has section headers (see objfile/elf_sections.py). Broken
@@ -53,7 +53,7 @@ of a longer one.
 """
 
 MAX_PREFIXED = 4096
-"""Maximum number of names of symbols that are found by their first letters."""
+"""Maximum number of symbol names that a search by prefix returns."""
 MAX_NAME = 256
 
 SHN_UNDEF, SHN_ABS = 0, 0xFFF1
@@ -109,7 +109,8 @@ def _in_table(file: ObjectFile, table: str, strings: str, names: Sequence[bytes]
 
 
 def _find_by_name_offsets(file: ObjectFile, table: str, places: Mapping[bytes, Sequence[int]]) -> dict[bytes, int]:
-    """Return the values of those defined symbols whose names begin at certain offsets of the string table, by name.
+    """Return the values, by name, of those defined symbols whose names begin at the candidate offsets in the string
+    table.
 
     Args:
         file: The file.
@@ -134,7 +135,9 @@ def _find_by_name_offsets(file: ObjectFile, table: str, places: Mapping[bytes, S
 
 
 def _prefixed_places(text: bytes, prefixes: Sequence[bytes]) -> dict[bytes, list[int]]:
-    """Return the names in a string table that begin with one of `prefixes`, and where they stand."""
+    """Return the names in a string table that begin with one of `prefixes`, and for each name its offsets in the
+    table.
+    """
     places: dict[bytes, list[int]] = {}
     for prefix in prefixes:
         at = text.find(b"\0" + prefix)
@@ -354,9 +357,10 @@ class ElfFile:
 
     @property
     def missing(self) -> int:
-        """The number of bytes by which the ELF file is too short, because it was truncated.
+        """The number of bytes that are missing at the end of the ELF file because it was truncated, 0 if it is
+        complete.
 
-        The section headers determine its size, because linkers write them last. Without them, the segments do.
+        The section headers determine the expected size, because linkers write them last. Without them, the segments do.
         """
         ends: list[int] = [self._shoff + self._shnum * self._shentsize]
         ends += [s.offset + s.size for s in self.section_list if s.type != SHT_NOBITS]

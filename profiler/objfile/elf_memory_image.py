@@ -91,7 +91,7 @@ def read_vdso_image(space: AddressSpace, module: Module) -> tuple[ElfFile, int] 
     """Return (image, load bias) of a module without a file that starts with an ELF header, such as the vDSO, or None.
 
     If a process of this machine has ended, this process's vDSO is used: the kernel maps the same pages into all
-    processes of one ABI. 32-bit and x32 processes have theirs below 4 GiB.
+    processes of one ABI. 32-bit and x32 processes have another vDSO, which lies below 4 GiB.
 
     Raises:
         FormatError: The image is broken.
@@ -210,15 +210,17 @@ def _unrelocated(
 ET_EXEC = 2
 SHN_LORESERVE = 0xFF00
 RELOCATED = (".eh_frame", ".debug_", ".sframe")
-"""Prefixes of the names of sections in a JIT compiler's object file that are read later, and so need their
-relocations.
+"""Prefixes of the names of sections in a JIT compiler's object file whose relocations are applied, because their
+content is read later.
 """
 
 KINDS = {
     62: {1: (8, False), 2: (4, True), 10: (4, False), 11: (4, False), 24: (8, True)},
     183: {257: (8, False), 258: (4, False), 260: (8, True), 261: (4, True)},
 }
-"""Properties of relocation types, by ELF machine: (size in bytes, relative to the place) of each type."""
+"""Relocation types by ELF machine: for each type, (size in bytes, True if the value is relative to the relocated
+place).
+"""
 
 MAX_RELOCATIONS = 1 << 22
 
@@ -247,7 +249,8 @@ def _place_symbols(elf: ElfFile, section: SectionHeader, changed: bytearray) -> 
     """Replace the symbol values in a JIT compiler's object file by addresses in the process, in place.
 
     Returns:
-        (known, value) of each symbol, an array of shape (n,).
+        A structured array of shape (n,) with the fields `known` (the symbol has an address) and `value` (the address)
+        of each symbol.
     """
     layout = symbol_layout(elf)
     count = section.size // layout.itemsize

@@ -310,8 +310,8 @@ def inflate_debugdata(data: memoryview) -> memoryview:
 
 
 def _most(body: memoryview, size: int) -> int:
-    """Return the maximum size in bytes to which compressed data may expand: by the compression format, and at most
-    `size`.
+    """Return the maximum size in bytes to which compressed data may expand: by the limits of the compression format,
+    and at most `size`.
     """
     return min(size, max(MAX_RATIO * len(body), ALWAYS_ALLOWED))
 

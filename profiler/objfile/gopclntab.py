@@ -33,9 +33,11 @@ HEADER_SIZE = 72
 
 MAX_FUNCTIONS = 1 << 22
 MAX_SEARCHED = 1 << 28
-"""Maximum number of bytes in which the header of Go's function table is searched without a section."""
+"""Maximum number of bytes of a file that are searched for the header of Go's function table if no section contains
+it.
+"""
 MAX_STEPS = 1 << 16
-"""Maximum number of changes of a value within one Go function."""
+"""Maximum number of changes of a property, such as the frame size, within one Go function."""
 MAX_NAME = 1 << 12
 MAX_FUNCDATA = 64
 MAX_INLINED = 256
@@ -44,7 +46,7 @@ MAX_RELOCATIONS = 1 << 24
 
 _CHUNK = 1 << 20
 _FIRST_STEPS = 256
-"""Number of bytes of a Go value table that are read first. Most tables are shorter."""
+"""Number of bytes that are read first of a Go value table (a property of a function by pc). Most tables are shorter."""
 _NO_OFFSET = 0xFFFFFFFF
 _INLINE_INDEX, _INLINE_TREE = 2, 3
 """Go's numbers of the tables of inlined calls: PCDATA_InlTreeIndex and FUNCDATA_InlTree of Go 1.16 and later."""
@@ -54,7 +56,9 @@ _MODULE_FUNCDATA = (320, 304, 328, 312)
 version.
 """
 _PROBES, _MAX_EXAMINED = 64, 1 << 12
-"""Number of Go inline trees that must be valid with a base address, and of functions among which they are searched."""
+"""Limits of the test whether a presumed base address of Go's inline trees is right. _PROBES is the number of trees that
+must be valid, _MAX_EXAMINED the maximum number of functions in which they are searched.
+"""
 _MAX_KEPT = 64
 """Maximum number of decoded Go value tables that are cached. A full cache is cleared."""
 _MAX_WRAPPERS = 4
@@ -129,7 +133,7 @@ class GoFunction:
 
 
 class GoPlace(NamedTuple):
-    """A Go function, an inlined one or the one that contains it, with the source line at an address."""
+    """A source place in a Go program: a function, perhaps an inlined one, with the source line at an address."""
 
     name: str
     file: str | None
@@ -192,8 +196,8 @@ class GoTable:
         self._files = int.from_bytes(self._bytes(last, 4), "little") if not self._layout.names else self._files
 
     def _text(self) -> int:
-        """Return the address from which the index of Go functions counts: that in the header, or since Go 1.26 in
-        moduledata.
+        """Return the address from which the index of Go functions counts: the address in the table's header, or since
+        Go 1.26 in moduledata.
         """
         return self._pointer(self._svma + 24) or self._pointer(self._module + _MODULE_TEXT if self._module else 0)
 
@@ -219,7 +223,8 @@ class GoTable:
         return self.function(at) if 0 <= at < self.count else None
 
     def find_functions(self, name: bytes) -> list[GoFunction]:
-        """Return the Go functions with this name: an assembly function and its wrappers have one name.
+        """Return the Go functions with a given name. There may be several, because an assembly function and its
+        wrappers share a name.
 
         Tables before Go 1.16 are not searched.
 
@@ -329,7 +334,9 @@ class GoTable:
 
     @cached_property
     def _funcdata(self) -> int:
-        """The address from which Go's FUNCDATA offsets count, 0 if it was not found. Only moduledata has it."""
+        """The address from which Go's FUNCDATA offsets count, as moduledata states it; 0 if moduledata was not
+        found.
+        """
         for field in _MODULE_FUNCDATA if self._module else ():
             base = self._pointer(self._module + field)
             if base and self._has_trees(base):
@@ -380,8 +387,8 @@ class GoTable:
         return None if data is None else np.frombuffer(data, layout, len(data) // 24)
 
     def _pointer(self, svma: int) -> int:
-        """Return the pointer that a Go program's file holds at an address, from the relocation if the word itself is
-        zero.
+        """Return the pointer that a Go program's file holds at an address. If the word is zero, its relocation gives
+        the pointer.
         """
         data = self._file.at_svma(svma, 8)
         value = int.from_bytes(data, "little") if len(data) == 8 else 0
@@ -440,7 +447,7 @@ class GoTable:
             function: The function.
             data: The first bytes of the table.
             size: Number of bytes that were requested. Fewer in `data` mean the end of the file.
-            steps: Receives the values, in place of its contents.
+            steps: Receives the values, which replace its former contents.
 
         Returns:
             False if the table is longer than `data`. The caller must then call this again with more bytes.
@@ -500,9 +507,9 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def search_go_table(file: ObjectFile) -> int | None:
-    """Return the address of the function table in a Go program, which is found by its header, or None.
+    """Search a Go program for the header of its function table, and return the table's address or None.
 
-    A program without section headers needs that, and one whose linker merged the section into another one.
+    The search serves programs without section headers, and those whose linker merged .gopclntab into another section.
     """
     for load in file.loads:
         for at, data in _chunks(file, load):

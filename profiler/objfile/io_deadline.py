@@ -35,22 +35,22 @@ _POLL_INTERVAL_S = 0.05
 _MOUNT = b"mnt_id:"
 _MAX_INFO = 4096
 _LOCAL = (b"tmpfs", b"devtmpfs", b"ramfs", b"hugetlbfs", b"btrfs", b"zfs", b"proc", b"sysfs")
-"""Names of local file systems that have no device number of a disk."""
+"""Types of local file systems (as in /proc/PID/mountinfo) whose device number is not that of a disk."""
 
 
 _over: Callable[[], bool] = bool
 
 
 def set_expiry_check(over: Callable[[], bool]) -> None:
-    """Set the function that returns True when this process has no time left. Pending waits for file systems end
-    then.
+    """Set the function that returns True when the deadline of this process has passed. Pending waits for file systems
+    then end.
     """
     global _over
     _over = over
 
 
 def wait_for_event(event: threading.Event, seconds: float) -> bool:
-    """Wait for an event and return True if it is set within `seconds` and while this process has time left."""
+    """Wait for an event, and return True if it is set within `seconds` and before the deadline of this process."""
     until = time.monotonic() + seconds
     while not event.wait(min(_POLL_INTERVAL_S, max(until - time.monotonic(), 0))):
         if _over() or time.monotonic() >= until:
@@ -71,10 +71,10 @@ class _Call:
     Attributes:
         job: The operation.
         drop: Receives a result that arrives after the timeout.
-        at: Descriptor on the mount that the job uses.
-        result: The result of the job.
-        error: The exception that it raised.
-        left: The caller no longer waits for it.
+        at: Descriptor on the mount that the operation uses, -1 before that is known.
+        result: The result of the operation.
+        error: The exception that the operation raised, or None.
+        left: The caller no longer waits for the operation.
     """
 
     def __init__(self, job: Callable[[], Any], drop: Callable[[Any], None] | None) -> None:
@@ -134,7 +134,7 @@ def run_with_timeout(job: Callable[[], T], drop: Callable[[T], None] | None = No
     A job may call run_with_timeout() itself; the inner job runs directly, within the time of the outer one.
 
     Args:
-        job: The operation.
+        job: The file operation.
         drop: Receives a result that arrives after the timeout.
 
     Raises:
@@ -161,7 +161,8 @@ def run_with_timeout(job: Callable[[], T], drop: Callable[[T], None] | None = No
 
 
 def use_mount(found: int, is_file: bool = False) -> None:
-    """Register that the current job is about to use the mount of a descriptor, and probe the mount if it is unknown.
+    """Register the mount that the current file operation is about to use, by a descriptor on it. Probe the mount if it
+    was not probed before.
 
     Raises:
         Unanswered: That mount did not respond earlier, or does not respond to a probe now.
@@ -261,8 +262,8 @@ def is_local(device: int) -> bool:
 def _local_mounts() -> dict[int, int]:
     """Return the devices of this process's local mounts by mount number.
 
-    They are read each time, because the kernel reuses mount numbers. -1 (unknown) counts as local, because a process
-    that may open nothing cannot find out.
+    The mounts are read at each call, because the kernel reuses mount numbers. The number -1 (unknown) counts as local,
+    because a process that may open no files cannot find it out.
     """
     found = {-1: -1}
     with suppress(OSError), open("/proc/self/mountinfo", "rb") as mounts:

@@ -42,7 +42,7 @@ class JitTables:
 
     Attributes:
         eh_frame: The .eh_frame, b"" if there is none.
-        avma: Address of the .eh_frame in the process, None if it is placed after the code.
+        avma: Address of the .eh_frame in the process, None if the .eh_frame is assumed to follow the code.
     """
 
     eh_frame: bytes = b""
@@ -99,7 +99,7 @@ MAX_RECORD = 64 << 20
 MAX_NAME = 4096
 MAX_LINES = 1 << 16
 REPEATED = b"\xff"
-"""A file name in a jitdump that stands for the name before it."""
+"""The file name in a jitdump's line entry that means: the same file as in the previous entry."""
 MAX_WAITING = 1 << 20
 """Maximum number of entries of line tables in a jitdump that wait for the record of their code."""
 
@@ -146,7 +146,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class JitdumpClosed:
-    """The writer of a jitdump has finished. Its code may have been discarded."""
+    """The record by which the writer of a jitdump states its end. Its code may have been discarded."""
 
 
 Record = Loaded | Moved | JitdumpClosed
@@ -236,7 +236,7 @@ class JitdumpReader:
         return JitdumpClosed() if kind == CLOSE else None
 
     def _debug_info(self, body: bytes) -> None:
-        """Store the lines of a jitdump's debug record until the code that they name is loaded.
+        """Store the line entries of a jitdump's debug record until the record of their code arrives.
 
         If a line falls into the place of the ELF header, the writer's addresses do not include that header.
         """

@@ -35,8 +35,8 @@ MAX_PROOF = 1 << 16
 DT_DEBUG = 21
 MAX_TABLE = 1 << 16
 MIN_EQUAL_ENTRIES = 8
-"""Minimum number of equal entries of two dynamic tables that prove a match, because they contain sizes and addresses of
-tables.
+"""Minimum number of equal entries of a file's dynamic table and the one in memory that prove a match. The entries
+contain sizes and addresses of tables.
 """
 
 
@@ -59,7 +59,8 @@ class Candidate(Generic[F_co]):
 
     Attributes:
         elf: The file.
-        handle: The kernel named the file, not a path. Without a process: the file is named as a file of the target.
+        handle: The kernel gave the file itself, not a path. For a core file or crash dump: the list of the target's
+            files names it.
         same_file: Device and inode equal those of the mapping.
         same_inode: The inode equals that of the mapping (overlayfs and btrfs show another device).
         named: The user named the file.
@@ -85,8 +86,8 @@ def find_candidates(
         space: The address space.
         module: The module.
         opened: Cache of open files by (device, inode, size, mtime).
-        silent: Called if the file system of a candidate does not respond.
-        open_file: Opens a file of the wanted format by its descriptor. It raises FormatError for others.
+        silent: Function that is called if the file system of a candidate does not respond.
+        open_file: Opens a file of the wanted format by its descriptor. It raises FormatError for other formats.
     """
     for way, handle, named in _ways(space, module):
         try:
@@ -116,8 +117,8 @@ def find_candidates(
 
 
 def _ways(space: AddressSpace, module: Module) -> Iterator[tuple[Callable[[], int], bool, bool]]:
-    """Yield local files that may be the mapped one, as (function that opens the file, handle, named); the last two are
-    fields of Candidate.
+    """Yield local files that may be the mapped one, as (function that opens the file, handle, named); `handle` and
+    `named` are fields of Candidate.
     """
     opener = current_opener()
     if space.files is not None:
@@ -134,7 +135,7 @@ def _ways(space: AddressSpace, module: Module) -> Iterator[tuple[Callable[[], in
 
 
 def _program(pid: int, inode: int) -> int:
-    """Return a descriptor of the program file that a process runs, if it has this inode."""
+    """Open the program file that a process runs, if it has the given inode, and return the descriptor."""
     fd = current_opener().open_program(pid)
     if io_deadline.stat_descriptor(fd).st_ino != inode:
         io_deadline.close_descriptor(fd)
@@ -210,10 +211,10 @@ def _same_bytes(space: AddressSpace, elf: ElfFile, avma: int, offset: int, size:
 def find_bias(module: Module, elf: ElfFile, avma: int) -> int | None:
     """Return the load bias (address in the process minus address in the file) of a module, or None.
 
-    It comes from the executable mapping around an address and the PT_LOAD with its file offset. But one page of a file
-    may belong to two segments, and text may have been moved to anonymous huge pages, so that only other mappings
-    remain. So every mapping votes for each segment that overlaps it. Equal permissions and the given address increase
-    the weight.
+    It follows from the executable mapping around an address and the PT_LOAD segment with the mapping's file offset. But
+    one page of a file may belong to two segments, and text may have been moved to anonymous huge pages, so that only
+    other mappings remain. So every mapping votes for each segment that overlaps it. Equal permissions and the given
+    address increase the weight.
     """
     votes: dict[int, int] = {}
     for mapping in module.mappings:

@@ -46,7 +46,7 @@ class Image:
         from_memory: The file was rebuilt from the target's memory.
         debug_files: Finds separate debug files, None if there are none.
         symbol_store: Finds Breakpad symbol files, None if there are none.
-        rights: Rights of the target, see guarded_open.
+        rights: Rights of the target, with which files that it names are opened. None stands for those of pyprof.
         base: Address in the process of the image's lowest page.
     """
 
@@ -112,7 +112,7 @@ class ImageStore:
         self._by_space: dict[tuple[int, int], Image | None] = {}
 
     def image(self, space: AddressSpace, avma: int) -> Image | None:
-        """Return the object file image whose module covers an address, or None. Failures are cached too."""
+        """Return the object file image whose module covers an address, or None. Failed lookups are cached, too."""
         module = space.module_at(avma)
         if module is None:
             return None
@@ -130,8 +130,8 @@ class ImageStore:
         return self._by_space.get((space.id, module.start)) if module is not None else None
 
     def known_image(self, space: AddressSpace, avma: int) -> Image | None:
-        """Return the object file image that covers an address, or None. A missing file of a core file or crash dump is
-        not reported as a problem.
+        """Return the object file image that covers an address, or None. If a core file or crash dump lacks the file,
+        that is not reported as a problem.
 
         A missing file is no loss if no stack runs through it.
         """
@@ -207,7 +207,7 @@ class ImageStore:
     def _windows(self, space: AddressSpace, avma: int) -> Image | None:
         """Return the object file image of a Windows module that Wine mapped, or None.
 
-        Its identity is used to find its symbol file.
+        The identity in the module's headers serves to find its symbol file.
         """
         found = find_windows_module(space, avma)
         if found is None:
@@ -228,7 +228,9 @@ class ImageStore:
     def _windows_file(
         self, space: AddressSpace, module: Module, is_right: Callable[[PeFile], bool]
     ) -> tuple[PeFile | None, bool]:
-        """Return the local file of a Windows module or None, and whether the user named another one for it."""
+        """Return (the local file of a Windows module or None, whether the user named a file for it that is not the
+        right one).
+        """
         differs = False
         for candidate in find_candidates(
             space, module, self._windows_opened, partial(self._silent, module), PeFile.open
@@ -241,7 +243,8 @@ class ImageStore:
     def _stated(self, space: AddressSpace, module: Module, avma: int, stated: StatedId) -> Image:
         """Return the object file image of a module whose identity a crash dump states.
 
-        It is a local file with that identity, else the content of the dump, else only the identity.
+        The image is that of a local file with the identity. Without such a file it has the content of the dump, or only
+        the identity.
         """
         differs = False
         if stated.image_size:
@@ -286,7 +289,8 @@ class ImageStore:
         return self._made(Image(module, elf, bias, space.root, from_memory=True))
 
     def _made(self, image: Image, name: str = "") -> Image:
-        """Add the finders of debug files and symbol files to an object file image, and return it.
+        """Complete a new object file image, and return it: add the finders of debug files and symbol files, and the
+        rights of the target.
 
         Args:
             image: The image.

@@ -77,7 +77,7 @@ def read_modules(base: int, size: int, path: str, record: bytes, system: str) ->
 def infer_modules(regions: Sequence[DumpRegion], objects: Sequence[tuple[int, str]]) -> list[DumpModule]:
     """Return modules for a crash dump without a module list. Each is made of adjacent mappings of one file.
 
-    The loader's list gives better names. The identities of the modules are unknown.
+    The dynamic loader's list gives better names than the mappings. The identities of the modules are unknown.
 
     Args:
         regions: The mappings.
@@ -114,7 +114,7 @@ def read_pid(status: bytes) -> int:
 
 
 def read_auxv(data: bytes, wide: bool) -> dict[int, int]:
-    """Return the values of a copy of /proc/PID/auxv by type."""
+    """Return the values of a copy of /proc/PID/auxv by type (AT_*)."""
     pair = struct.Struct("<QQ" if wide else "<II")
     found: dict[int, int] = {}
     for kind, value in pair.iter_unpack(data[: len(data) // pair.size * pair.size]):
@@ -125,7 +125,7 @@ def read_auxv(data: bytes, wide: bool) -> dict[int, int]:
 
 
 def read_maps(data: bytes) -> list[DumpRegion]:
-    """Return the mappings of a copy of /proc/PID/maps in a dump, ascending. An invalid line is left out."""
+    """Return the mappings in a dump's copy of /proc/PID/maps, ascending. An invalid line is left out."""
     found = []
     for line in data.split(b"\n", MAX_REGIONS)[:MAX_REGIONS]:
         fields = line.split(None, 5)
@@ -175,10 +175,10 @@ MAX_STRING = 1 << 12
 MAX_PARAMETERS = 15
 
 PROCESSORS = {0: "x86", 10: "x86", 9: "amd64", 5: "arm", 12: "arm64", 0x8003: "arm64"}
-"""Processors of minidumps by processor_architecture of the system information."""
+"""Names of processors in CrashDump, by the field processor_architecture of a minidump's system information."""
 
 SYSTEMS = {1: "windows", 2: "windows", 0x8101: "mac", 0x8102: "ios", 0x8201: "linux", 0x8203: "android"}
-"""Operating systems of minidumps by platform_id of the system information."""
+"""Names of operating systems in CrashDump, by the field platform_id of a minidump's system information."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -531,7 +531,8 @@ class _MicrodumpReader:
     def _cpu(self, rest: str) -> None:
         """Read the line with the registers of a microdump.
 
-        The writer cuts lines at 2047 bytes; x86_64 keeps its needed registers, and half a byte at the end.
+        The writer cuts lines at 2047 bytes. On x86_64, the registers that unwinding needs are before the cut, and the
+        line may end in half a byte.
         """
         registers = read_context(self._processor, bytes.fromhex(rest[: len(rest) & ~1]))
         if registers is None:

@@ -20,7 +20,7 @@ class _Layout:
     """The layout of a CPU context in a minidump.
 
     Attributes:
-        fields: Offset of each register.
+        fields: Offset of each register in bytes.
         word: Size of a register in bytes.
         size: Minimum size of a context with all registers.
     """
@@ -109,7 +109,8 @@ class DumpModule:
         base: Address of the module in the process.
         size: Size in bytes.
         path: Path, as the target names it.
-        debug_id: See StatedId; build_id, debug_name and time_stamp likewise.
+        debug_id: GUID and age in upper-case hex, "" if not stated. build_id, debug_name and time_stamp are as in
+            StatedId.
     """
 
     base: int
@@ -143,7 +144,7 @@ class DumpException:
         flags: si_code on Linux, the exception flags on Windows.
         address: The address that caused it.
         parameters: Parameters of the exception.
-        name: Its name in the dump, "" if the dump has none.
+        name: Name of the exception in the dump, "" if the dump has none.
     """
 
     tid: int
@@ -170,7 +171,7 @@ class CrashDump:
         exception: The reason for the dump, None if it is unknown.
         requested_by: Thread ID of the thread that requested the dump, 0 if it is unknown.
         dumped_by: Thread ID of the thread that wrote the dump, 0 if it is unknown.
-        auxv: Values by type.
+        auxv: Values of the auxiliary vector by type (AT_*).
         oddities: Number of tolerated errors, by description.
     """
 

@@ -1,4 +1,4 @@
-"""Opens object files of any format. A new format is added only here."""
+"""Opening of object files of any format. A new format is added only here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def open_object_file(path: str | int) -> ObjectFile:
 
     Raises:
         OSError: The file cannot be opened.
-        FormatError: Its format is unknown or it is broken.
+        FormatError: The file's format is unknown, or the file is broken.
     """
     source = FileSource(os.dup(path) if isinstance(path, int) else open_regular(path))
     kind = PeFile if bytes(source.read(0, 2)) == b"MZ" else ElfFile

@@ -38,7 +38,9 @@ MACHINES = {
 """Architecture of a Windows module by the machine of its COFF header: (ELF machine, ELF class, byte order)."""
 
 MAX_STEPS = 256
-"""Maximum number of mappings below an address that are searched for the headers of its Windows module."""
+"""Maximum number of mappings below an address that are searched for the headers of the Windows module at the
+address.
+"""
 MAX_HEADERS = 1 << 16
 MAX_DEBUG_ENTRIES = 64
 MAX_RECORD = 1 << 10
@@ -58,7 +60,9 @@ _COFF_SYMBOL = np.dtype(
     [("name", "V8"), ("value", "<u4"), ("section", "<i2"), ("type", "<u2"), ("storage", "u1"), ("more", "u1")]
 )
 _X86_64, _CHAINED = 62, 4 << 3
-"""The ELF machine of x86-64, and the flag in the first byte of unwind info that continues another one."""
+"""The ELF machine of x86-64, and the flag in the first byte of a Windows unwind info that continues another unwind
+info.
+"""
 _FUNCTION_TYPE, _EXTERNAL, _STATIC = 0x20, 2, 3
 _STT_NOTYPE, _STT_FUNC, _GLOBAL, _SHN_XINDEX = 0, 2, 1 << 4, 0xFFFF
 
@@ -194,8 +198,8 @@ class _PeTables(ABC):
     def _sizes(self, rva: np.ndarray) -> np.ndarray:
         """Return the size in bytes of each exported or COFF symbol. A Windows module does not state these sizes.
 
-        A symbol ends with its function in the function table, or where the next one begins. Otherwise functions without
-        a symbol would be called by the name of the one before them.
+        A symbol ends with its function in the function table, or where the next symbol begins. Otherwise a function
+        without a symbol would get the name of the symbol before it.
 
         Args:
             rva: Addresses relative to the base, of shape (n,).
@@ -228,8 +232,8 @@ class PeFile(_PeTables):
 
     Attributes:
         headers: The headers.
-        debug_id: GUID and age of its PDB in upper-case hex, "" if the file has none.
-        debug_name: Name of its PDB, "" if the file has none.
+        debug_id: GUID and age of the module's PDB in upper-case hex, "" if the file states none.
+        debug_name: Name of the module's PDB, "" if the file states none.
     """
 
     is_here = True
@@ -305,7 +309,9 @@ class PeFile(_PeTables):
 
     @property
     def missing(self) -> int:
-        """The number of bytes by which the file is too short, because it was truncated."""
+        """The number of bytes that are missing at the end of the Windows module's file because it was truncated, 0 if
+        it is complete.
+        """
         return max(max((s.offset + s.stored for s in self._found), default=0) - self.source.size, 0)
 
     def is_stated(self, stated: StatedId) -> bool:
@@ -368,7 +374,7 @@ class PeFile(_PeTables):
         return text.partition(b"\0")[0].decode("ascii", "replace") or name
 
     def _identify(self) -> tuple[str, str]:
-        """Return (identifier, name) of the PDB that the debug directory states, ("", "") without one."""
+        """Return (identifier, name) of the PDB that the debug directory states, or ("", "") if it states none."""
         from pyprof.objfile.minidump import read_modules
 
         def read(svma: int, size: int) -> bytes:
@@ -452,7 +458,8 @@ class PeImage(_PeTables, AbsentFile):
 
 
 def find_windows_module(space: AddressSpace, avma: int) -> tuple[Module, StatedId] | None:
-    """Return the complete Windows module around an address and its identity, or None if it is not a Windows module.
+    """Return (the Windows module around an address with all its mappings, its identity), or None if no Windows module
+    is there.
 
     Never raises.
     """
@@ -538,7 +545,9 @@ class _PeSection(NamedTuple):
 def _sections(
     read: ReadMemory, start: int, headers: PeHeaders, full_name: Callable[[str], str], *, discardable: bool
 ) -> Iterator[_PeSection]:
-    """Yield the sections of a Windows module, without those that do not stay in memory unless `discardable` is set."""
+    """Yield the sections of a Windows module, without those that do not stay in memory. If `discardable` is set, yield
+    these too.
+    """
     at, count = headers.section_table
     table = read(start + at, SECTION * min(count, MAX_SECTIONS))
     whole = len(table) // SECTION * SECTION

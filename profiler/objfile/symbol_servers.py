@@ -2,8 +2,8 @@
 
 A file is downloaded once. A file that the server does not have is requested once in a run. No further request in the
 run goes to a server that does not respond, takes too long, or sends something else than a symbol file. Otherwise a
-recording would wait for it at every module. A server is not trusted: its responses are limited in time and size, and it
-may redirect a few times only.
+recording would wait for such a server at every module. A server is not trusted: its responses are limited in time and
+size, and it may redirect a few times only.
 
 Each file in the cache is checked for the build ID that was requested. Servers are not trusted: their responses are
 limited in size and, all together, in time.
@@ -100,7 +100,7 @@ class SymbolServer:
         return None
 
     def forget(self, path: str) -> None:
-        """Delete a downloaded symbol file from the cache, because it is not the right one."""
+        """Delete a downloaded symbol file from the cache, because it is not that of the wanted module."""
         with suppress(OSError):
             os.unlink(path)
 
@@ -163,7 +163,7 @@ class _Call(threading.Thread):
 
 
 class MinRateBody:
-    """The body of a symbol server's response, which must not be slower than SLOWEST."""
+    """The body of a symbol server's response, which must not be slower than MIN_BYTES_PER_S on average."""
 
     def __init__(self, answer: http.client.HTTPResponse) -> None:
         self._answer = answer
@@ -171,7 +171,7 @@ class MinRateBody:
         self.size = 0
 
     def read(self, size: int, /) -> bytes:
-        """Return available bytes of the response, waiting for at least one; none at the end.
+        """Return bytes of the response that have arrived. Wait for at least one; return b"" at the end.
 
         Raises:
             OSError: The connection failed, or the response is too slow.
@@ -191,7 +191,7 @@ class RequestDeadline:
     their descriptors, because TLS makes a new socket out of one.
 
     Attributes:
-        passed: The deadline has passed. Data that was read since may be incomplete.
+        passed: The deadline has passed. Data that was read after it may be incomplete.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -224,7 +224,7 @@ class RequestDeadline:
             self._sockets.append(connection.dup())
 
     def set_remaining(self, seconds: float) -> None:
-        """Let the HTTP request end in `seconds` from now."""
+        """Set the deadline of the HTTP request to `seconds` from now."""
         self._timer.cancel()
         self._timer = self._started(seconds)
 
@@ -397,7 +397,7 @@ def download_debug_files(build_ids: Iterable[str], urls: Sequence[str], seconds:
 def _size(path: str) -> int:
     """Return the size in bytes of a file in debuginfod's cache, 0 if it is missing.
 
-    An empty file in the cache means that servers had none.
+    An empty file in the cache means that no server had the file.
     """
     try:
         return os.stat(path).st_size

@@ -27,7 +27,7 @@ class TargetStructs:
     Attributes:
         read: Function that reads the memory.
         arch: The architecture.
-        name: Name for messages.
+        name: Name of the structures in messages.
         budget: Number of bytes that may still be read.
         order: Byte order in the notation of struct.
         word: Size of an address in bytes.
@@ -45,8 +45,8 @@ class TargetStructs:
         self.word = self.arch.word
 
     def layout(self, fields: str) -> struct.Struct:
-        """Return the struct layout of a structure in the target, where "P" is an address-sized word. The caller adds
-        padding.
+        """Return the struct layout of a structure in the target, from a format in which "P" is an address-sized word.
+        The format must contain the padding.
         """
         return struct.Struct(self.order + fields.replace("P", "Q" if self.word == 8 else "I"))
 
@@ -109,8 +109,8 @@ class LinkedObject:
 
     Attributes:
         bias: Difference avma - svma.
-        name: Its path as the loader names it, "" for the program.
-        dynamic: Address (avma) of its dynamic table.
+        name: Path of the object as the loader names it, "" for the program.
+        dynamic: Address (avma) of the object's dynamic table.
     """
 
     bias: int

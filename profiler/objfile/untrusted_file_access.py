@@ -1,7 +1,7 @@
 """File system operations of the readers of object files. Only this module opens files whose names are foreign.
 
-A call takes the root for a name and the name, and returns a descriptor of a regular file on an ordinary file system. It
-walks the name directory by directory with descriptors, as openat2(2) does with RESOLVE_IN_ROOT and
+A call takes a root directory and a file name below it, and returns a descriptor of a regular file on an ordinary file
+system. It opens the components of the name one by one with descriptors, as openat2(2) does with RESOLVE_IN_ROOT and
 RESOLVE_NO_MAGICLINKS (Linux 5.6, and often refused by seccomp filters). So no link leads out of the root, and no magic
 link of /proc is followed. A file is opened with O_PATH and checked before it is opened for reading, because opening a
 pipe blocks and opening a device may have any effect.
@@ -10,7 +10,8 @@ pyprof may be root while the target is not. A file that the target itself could 
 
 A process that may open files uses Opener itself. A process without rights installs an implementation that delegates to
 another process (`use_opener`). Then the functions here are all that it can request. Every descriptor is readable,
-except that create_scratch_file() is writable too, and the caller closes it. All methods that return one raise OSError.
+except that create_scratch_file() is writable too, and the caller closes it. All methods that return a descriptor may
+raise OSError.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Rights:
 
     Attributes:
         uid: User ID of the process, -1 if it is unknown.
-        groups: Its group IDs.
+        groups: Group IDs of the process.
         everything: The process may read all files.
     """
 
@@ -54,7 +55,7 @@ class Rights:
 
         Args:
             found: Descriptor of the file.
-            status: Status of the file.
+            status: Result of fstat(2) for the file.
         """
         wanted = 1 if stat.S_ISDIR(status.st_mode) else 4
         if self.everything:
@@ -67,7 +68,7 @@ class Rights:
 
 
 def rights_below(root: str) -> Rights | None:
-    """Return the rights of the process whose root directory this is (/proc/PID/root).
+    """Return the rights of a process, given the path of its root directory (/proc/PID/root).
 
     A process that has ended gets the rights of any user.
 
@@ -214,7 +215,7 @@ def _check(found: int, rights: Rights | None) -> None:
 def _is_ordinary(found: int) -> bool:
     """Return True if a file is on an ordinary file system, which has blocks.
 
-    Those that the kernel generates (proc, sysfs, tracefs, cgroup) have none.
+    File systems that the kernel generates (proc, sysfs, tracefs, cgroup) have no blocks.
     """
     return os.fstatvfs(found).f_blocks > 0
 
@@ -287,7 +288,9 @@ class Opener:
         return _process_file(pid, what)
 
     def describe_root(self, root: str) -> tuple[bool, Rights | None]:
-        """Return (whether this is the root of this process, the rights of the process whose root it is)."""
+        """Return two facts about a root directory: whether it is that of pyprof, and the rights of the process to which
+        it belongs.
+        """
         ours = True
         with suppress(OSError):
             ours = io_deadline.run_with_timeout(partial(os.path.samefile, root or "/", "/"))
