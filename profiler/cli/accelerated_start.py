@@ -2,9 +2,9 @@
 
 numpy is loaded without rarely used parts, which take a third of its import time.
 
-The command line installs this before it imports numpy. A program that imports pyprof gets the complete numpy. Once
-something of a part is used, all parts are loaded. Names in the list that a version does not have are ignored; parts
-that are not in the list load as usual.
+The command line installs the import hook before it imports numpy. A program that imports pyprof gets the complete
+numpy. As soon as anything of a left-out part is used, all parts are loaded. Names in the list that a version of numpy
+does not have are ignored; parts that are not in the list load as usual.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LATER = (
 
 
 class _Finder:
-    """An import finder that creates placeholders for parts of numpy.
+    """An import finder that creates placeholders for rarely used parts of numpy.
 
     Attributes:
         waiting: Names of parts that have not been used yet.
@@ -65,7 +65,7 @@ class _Finder:
         return _Part(spec.name, self)
 
     def exec_module(self, part: ModuleType) -> None:
-        """Load nothing yet: the part of numpy is loaded on first use."""
+        """Execute nothing for a placeholder: the part of numpy that it stands for is loaded on first use."""
 
     def load(self) -> None:
         """Load all parts of numpy that were left out, because they import names from one another."""
@@ -101,7 +101,7 @@ class _Part(ModuleType):
 
 
 class _Name:
-    """A placeholder for a name in a part of numpy, until it is used."""
+    """A placeholder for a name in a left-out part of numpy. The part is loaded when the name is used."""
 
     def __init__(self, part: _Part, name: str) -> None:
         self._part = part
@@ -122,19 +122,19 @@ class _Name:
         return (self._itself(),)
 
     def __instancecheck__(self, value: object) -> bool:
-        """Return False while the part of numpy is not loaded: its classes have no instances then."""
+        """Return False as long as the part of numpy is not loaded, because no instance of its classes can exist."""
         return self._part.__name__ not in self._part._finder.waiting and isinstance(value, self._itself())
 
     def __getitem__(self, _: object) -> type:
-        """Return a type for a subscripted alias of numpy, which occurs only in annotations."""
+        """Return a substitute type for a subscripted alias of numpy. Such aliases occur only in annotations."""
         return object
 
 
 def leave_out() -> None:
     """Install the import hook that delays the import of rarely used parts of numpy.
 
-    This does nothing if numpy is loaded already, and for numpy before 2, whose root module imports all names of its
-    parts.
+    Nothing happens if numpy is loaded already, or if its version is below 2: the root module of such a version imports
+    all names of its parts.
     """
     numpy = PathFinder.find_spec("numpy") if "numpy" not in sys.modules else None
     if numpy and os.path.exists(os.path.join(os.path.dirname(numpy.origin or ""), "lib", "_npyio_impl.py")):
@@ -144,14 +144,18 @@ def leave_out() -> None:
 _URGENT = {"record", "dump", "top"}
 """Commands for which the user waits for the first sample."""
 _GARBAGE, _URGENT_GARBAGE = 20_000, 200_000
-"""Thresholds of Python's cyclic garbage collector, in new objects; the default is 700.
+"""Thresholds of Python's cyclic garbage collector, in new objects, for usual and for urgent commands. Python's default
+is 700.
 
-Imports make many objects and few cycles. freeze_loaded_objects() ends what is meant for the imports of urgent commands.
+Imports make many objects and few cycles. freeze_loaded_objects() ends the high threshold, which is meant for the
+imports of urgent commands.
 """
 
 
 def prepare(command: str) -> None:
-    """Prepare this process for a command whose user waits: raise its priority and the garbage collector's threshold."""
+    """Prepare this process for a command: set the threshold of the garbage collector, and raise the priority if the
+    user waits for the first sample.
+    """
     gc.set_threshold(_URGENT_GARBAGE if command in _URGENT else _GARBAGE)
     if command in _URGENT:
         process_priority.raise_startup_priority()

@@ -1,5 +1,5 @@
-"""Arguments that several commands share: types of values, and groups of options. A wrong value is one sentence with
-exit code 2.
+"""Arguments that several commands share: types of values, and groups of options. A wrong value is reported in one
+sentence, with exit code 2.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def regex(text: str) -> re.Pattern[str]:
 
 
 def label(text: str) -> tuple[str, str]:
-    """Parse a label of the form NAME=VALUE to (name, value)."""
+    """Parse a label of the form NAME=VALUE, and return (name, value)."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -100,7 +100,9 @@ def label(text: str) -> tuple[str, str]:
 
 
 def moment(text: str) -> float | datetime.time:
-    """Parse a point in time: seconds since the beginning of the recording, or a local time of day such as 14:03."""
+    """Parse a point in time for a filter: seconds since the beginning of the recording, or a local time of day such as
+    14:03.
+    """
     import datetime
 
     try:
@@ -115,8 +117,8 @@ def moment(text: str) -> float | datetime.time:
 def seconds_since(when: float | datetime.time, start_ns: int, duration_ns: int) -> float:
     """Convert a point in time to seconds since the beginning of a recording.
 
-    A time of day is local. It means the one within the recording, which may continue after midnight, or else the
-    nearest one.
+    A local time of day means its occurrence within the recording, which may continue after midnight. If it is not
+    within the recording, the nearest occurrence is meant.
     """
     if isinstance(when, float):
         return when
@@ -129,8 +131,8 @@ def seconds_since(when: float | datetime.time, start_ns: int, duration_ns: int) 
 
 
 def chosen_format(name: str | None, output: str) -> Exporter:
-    """Return the output format that --format names, else that of the output's suffix; for standard output, collapsed
-    stacks.
+    """Return the output format that --format names, otherwise the format of the output's suffix. For standard output,
+    the default is collapsed stacks.
 
     Raises:
         UsageError: There is no such format, or it is binary and the output is standard output.
@@ -160,10 +162,10 @@ def bytes_size(text: str) -> int:
 
 
 def unwind_options(arguments: argparse.Namespace) -> UnwindOptions:
-    """Return the unwind options given by --unwind, --scan, --max-depth and --symbols.
+    """Return the unwind options that --unwind, --scan, --max-depth and --symbols state.
 
     Raises:
-        UsageError: Unwinding by Breakpad symbol files is wanted, but no files are given.
+        UsageError: The options request unwinding by Breakpad symbol files, but name no files.
     """
     sources, symbols = arguments.unwind, tuple(arguments.symbols)
     if arguments.scan:
@@ -174,7 +176,7 @@ def unwind_options(arguments: argparse.Namespace) -> UnwindOptions:
 
 
 def source_list(text: str) -> tuple[str, ...]:
-    """Parse a list of names of unwind sources; "default" stands for the default sources."""
+    """Parse a list of unwind sources, such as "eh_frame,fp". The name "default" stands for the default sources."""
     words = [name.strip().replace("-", "_") for name in text.split(",") if name.strip()]
     names = tuple(dict.fromkeys(name for word in words for name in (DEFAULT_SOURCES if word == DEFAULT else (word,))))
     unknown = [name for name in names if name not in KNOWN_SOURCES]
@@ -184,7 +186,7 @@ def source_list(text: str) -> tuple[str, ...]:
 
 
 CRITERIA = ("thread", "process", "pid", "tid", "function", "exclude", "module", "label")
-"""Names of options that choose samples, and of the criteria of Profile.filter() that they set."""
+"""Names of the options that choose samples. Each is also the name of the criterion of Profile.filter() that it sets."""
 
 
 NATIVE_HELP = (
@@ -225,7 +227,7 @@ def add_criteria(what: argparse._ArgumentGroup) -> None:
 
 
 def chosen(profile: Profile, arguments: argparse.Namespace) -> Profile:
-    """Return a profile with only the samples that the filter options select."""
+    """Return a profile with only the samples that the filter options on the command line select."""
     criteria = {name: getattr(arguments, name) for name in CRITERIA}
     if arguments.label is not None:
         criteria["label"] = {name: {v for n, v in arguments.label if n == name} for name, _ in arguments.label}
@@ -252,7 +254,7 @@ def add_remote(parser: argparse.ArgumentParser) -> None:
 
 
 def remote_options(arguments: argparse.Namespace) -> RemoteOptions | None:
-    """Return the options of a target behind a GDB stub, None without --gdb.
+    """Return the options of a target behind a GDB stub, None if the command line has no --gdb.
 
     Raises:
         UsageError: The options contradict one another.
@@ -302,7 +304,7 @@ def add_selection(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def target_options(arguments: argparse.Namespace) -> TargetOptions | None:
-    """Return the selection of processes that the options make, None if they make none.
+    """Return the selection of processes that the options on the command line describe, None if they describe none.
 
     Raises:
         UsageError: The options contradict one another.
@@ -318,12 +320,12 @@ def target_options(arguments: argparse.Namespace) -> TargetOptions | None:
 
 
 TABLES = ("function", "thread", "process", "module", "line", "native")
-"""The kinds of rows of a table in `pyprof top`. A function's cost includes native code that an interpreter's function
-calls.
+"""The kinds of rows of a table in `pyprof top`. In the table "function", the cost of native code counts for the
+interpreter's function that calls it.
 """
 SORTS = ("self", "total")
 SPANS_S = (1.0, 10.0, 60.0, 0.0)
-"""Lengths of the time span, in seconds, that `pyprof top` can show; 0 means all of the time."""
+"""Lengths of the time span that a table of `pyprof top` can cover, in seconds; 0 means the whole recording."""
 DEFAULT_SPAN_S = 10.0
 EVERY_S = 1.0
-"""Time between two snapshots of `pyprof top` in seconds."""
+"""Default time between two snapshots of `pyprof top` in seconds."""

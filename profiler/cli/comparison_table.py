@@ -19,8 +19,8 @@ _MODULE, _LEAST = 20, 16
 _CELL = 9
 _SHOWN_DRIFT = 0.005
 _NAMED, _NAME = 3, 40
-"""Number of functions for which the comparison table states the smallest detectable change, and the maximum length of
-their names.
+"""Number of functions for which the comparison table states the smallest detectable change, and the maximum number of
+characters of their names.
 """
 _GREY, _RED, _GREEN, _END = "\x1b[90m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
 SURE = "*"
@@ -33,7 +33,7 @@ def by_callers(found: Comparison, compare: Callable[[Profile, Profile], Comparis
 
     Args:
         found: The comparison of all functions, which is returned for programs without an interpreter.
-        compare: Makes another comparison in the same way.
+        compare: Function that compares two other profiles by the same settings.
     """
     if not _is_interpreted(found):
         return found
@@ -50,11 +50,11 @@ def table(
     """Yield the lines of a comparison table: the largest significant changes first.
 
     Args:
-        found: the comparison.
-        by: the column that rows are sorted by.
-        count: how many rows at most, and how many of them may be chance.
-        width: columns of the terminal.
-        colour: the terminal shows colours.
+        found: The comparison.
+        by: The column by which rows are sorted.
+        count: Maximum number of rows, and how many of them may be changes that are not significant.
+        width: Width of the terminal in columns.
+        colour: True if the terminal shows colours.
     """
     sides = ("before", found.before), ("after", found.after)
     elapsed = [f", {duration(profile.recorded_ns)}" if profile.duration_ns else "" for _, profile in sides]
@@ -85,11 +85,12 @@ def table(
 def native_table(
     found: Comparison, shown: Comparison, by: Literal["own", "total"], width: int, colour: bool
 ) -> Iterator[str]:
-    """Yield the lines of a table of native functions with significant changes that table() counts in their callers.
+    """Yield the lines of a table of native functions with significant changes. The main table counts these changes in
+    the interpreter's functions that call them.
 
     Args:
-        found: the comparison of all functions.
-        shown: that of table().
+        found: The comparison of all functions.
+        shown: The comparison of by_callers(), which the main table shows.
     """
     if shown is found:
         return
@@ -104,7 +105,9 @@ def native_table(
 
 
 def sensitivity(found: Comparison, width: int) -> Iterator[str]:
-    """Yield lines that say how large a change of the most expensive functions must be for the comparison to find it."""
+    """Yield lines about the sensitivity of a comparison: how large a change of the most expensive functions must be to
+    be detected.
+    """
     if words := _sensitivity(found):
         yield ""
         yield from wrapped(words, width, "")
@@ -113,8 +116,8 @@ def sensitivity(found: Comparison, width: int) -> Iterator[str]:
 def _ordered(found: Comparison, by: Literal["own", "total"]) -> list[Change]:
     """Return the functions of a comparison in the order of the table, with significant changes first.
 
-    Of changes of a total, the application's functions come first. Functions with the total of another one are left out
-    if others are there: they changed because that one did.
+    Among changes of total cost, those of the application's functions come first. A function is left out if its total
+    equals that of another function that is listed: it changed only because that one did.
     """
     whole = costs(replace(profile := both(found), values=profile.values.sum(axis=1, keepdims=True)))
     cost_of = {cost.function: cost for cost in whole.functions}
@@ -180,7 +183,9 @@ def _verdict(found: Comparison) -> str:
 
 
 def _sampled(found: Comparison) -> str:
-    """Return a sentence about the part of each profile that has no samples, "" if the part is negligible."""
+    """Return a sentence about the part of the processor time in each profile that has no samples, "" if it is
+    negligible.
+    """
     if not any(side.is_partial for side in found.sides):
         return ""
     parts = [

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pyprof.model.profile import Profile
 
 _ROWS, OTHERS = 20, 3
-"""Maximum number of rows of the comparison table, and of rows that are not significant if others are."""
+"""Maximum number of rows of the comparison table, and maximum number of rows without a significant change in a table
+that has significant ones.
+"""
 _RANGE = re.compile(r"(?P<file>.+)@(?P<from>[^@-]*)-(?P<to>[^@-]*)", re.DOTALL)
 GREW = 3
 """Exit code of `pyprof diff` if a function grew by more than --fail-over."""
@@ -109,7 +111,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def compared(arguments: argparse.Namespace, sides: Callable[[], Sequence[Profile]]) -> int:
-    """Compare and show two profiles by the options of add_comparing(), --output, --rows and --sort."""
+    """Compare two profiles by the options of add_comparing(), and print or write the result by --output, --rows and
+    --sort.
+    """
     from pyprof.comparison.compare import compare
 
     if arguments.output is not None:
@@ -139,7 +143,9 @@ def compared(arguments: argparse.Namespace, sides: Callable[[], Sequence[Profile
 
 
 def _show(found: Comparison, compare: Callable[[Profile, Profile], Comparison], arguments: argparse.Namespace) -> None:
-    """Print the tables of a comparison of two profiles; `compare` makes another comparison in the same way."""
+    """Print the tables of a comparison of two profiles. `compare` is a function that compares two other profiles by the
+    same settings.
+    """
     from pyprof.cli.comparison_table import by_callers, native_table, sensitivity, table
 
     width = min(max(shutil.get_terminal_size().columns, 60), 120)
@@ -163,7 +169,9 @@ def _write(found: Comparison, place: str) -> None:
 
 
 def _side(text: str, arguments: argparse.Namespace) -> Profile:
-    """Load one of the two profiles of a comparison: FILE, or FILE@FROM-TO if no file has that name."""
+    """Load one of the two profiles of a comparison: FILE, or FILE@FROM-TO for a part of it if no file has that whole
+    name.
+    """
     from pyprof.importers.registry import load
 
     match = None if os.path.exists(text) else _RANGE.fullmatch(text)

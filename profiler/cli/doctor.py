@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check_native_walker() -> Finding:
-    """Return whether native code walks the stacks on this machine."""
+    """Return a finding that says whether native code unwinds the stacks on this machine."""
     from pyprof.problem_counters import Finding
     from pyprof.unwind.native_unwinder import describe_problem
 
@@ -83,10 +83,10 @@ def examine(pid: int, sandbox: bool) -> bool:
 
 
 def look_into(pid: int, sandbox: bool) -> bool:
-    """Print what a worker finds in the files and the memory of a process. Return True if a module can be neither
-    unwound nor read.
+    """Print what a worker process finds in the files and the memory of a process. Return True if a module can be
+    neither unwound nor read.
 
-    A worker parses the files.
+    The worker parses the files, because they are foreign.
     """
     from pyprof.collectors.combined.planner import Planner, describe_plans
     from pyprof.collectors.linux import procfs
@@ -144,7 +144,9 @@ def show(findings: list[Finding]) -> bool:
 
 
 def show_facts(pid: int) -> PlanFacts:
-    """Print and return the facts by which the source of a process's samples is chosen; pid 0 means any process."""
+    """Print and return the facts that decide from which source the samples of a process come. Pid 0 means any
+    process.
+    """
     from pyprof.collectors.combined.planner import check_stops, collect_facts, describe_facts
     from pyprof.options import CollectOptions
 
@@ -155,7 +157,7 @@ def show_facts(pid: int) -> PlanFacts:
 
 
 def show_machine_plans(facts: PlanFacts) -> None:
-    """Print which sources of samples are chosen on this machine."""
+    """Print which sources of samples pyprof would choose on this machine."""
     from pyprof.collectors.combined.planner import describe_plans
     from pyprof.collectors.sampling_source_plan import ProcessFacts
 

@@ -1,6 +1,6 @@
 """`pyprof dump` of a core file or a crash dump: threads, why the process died, registers.
 
-Sources: signal(7), sigaction(2); winnt.h of Windows (exceptions, the codes of __fastfail); mach/exception_types.h of
+References: signal(7), sigaction(2); winnt.h of Windows (exceptions, the codes of __fastfail); mach/exception_types.h of
 macOS; Crashpad's util/mach/mach_extensions.h and client/simulate_crash_win.h.
 """
 
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 
 def subject(arguments: argparse.Namespace) -> Subject:
-    """Examine a core file, a minidump or a microdump for `pyprof dump`. A worker that has imported all it needs parses
-    it.
-    """
+    """Examine a core file, a minidump or a microdump for `pyprof dump`. A forked worker parses the file."""
     from pyprof.options import DeadTarget
     from pyprof.session.core_and_crash_dump_profile import examined
     from pyprof.session.worker.worker_process import forked
@@ -116,7 +114,9 @@ def complain(profile: Profile) -> None:
 
 
 def lacks_files(profile: Profile) -> bool:
-    """Return True if stacks may lack frames because not all files of their modules are known."""
+    """Return True if stacks of a dead process may lack frames because files of its modules are missing or not the right
+    ones.
+    """
     from pyprof.collectors.postmortem.core_process import NO_PROGRAM, OTHER_PROGRAM
     from pyprof.objfile.mapped_object_files import DIFFERS, NO_SYMBOLS, NOT_COMPARED, NOT_FOUND
 
@@ -125,7 +125,7 @@ def lacks_files(profile: Profile) -> bool:
 
 
 def facts(subject: Subject) -> dict[str, Any]:
-    """Return the additional JSON entries for a process that has died: its signal or exception."""
+    """Return the additional JSON entries of `pyprof dump` for a process that has died: its signal or exception."""
     problems = [
         {
             "module": module.path,
@@ -191,13 +191,19 @@ EXCEPTIONS = {
     0x0517A7ED: "simulated exception",
 }
 ADDRESS_SIGNALS = frozenset({4, 5, 7, 8, 11})
-"""Linux signals about an address: SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV."""
+"""Numbers of the Linux signals for which si_addr is the address of the fault: SIGILL, SIGTRAP, SIGBUS, SIGFPE,
+SIGSEGV.
+"""
 ABOUT_MEMORY = (0xC0000005, 0xC0000006)
-"""Windows and macOS exceptions whose parameters are the kind of access and its address."""
+"""Codes of Windows exceptions about memory: access violation and in-page error. Their parameters are the kind of access
+and the address.
+"""
 ACCESSES = {0: "_READ", 1: "_WRITE", 8: "_EXEC"}
 
 STACK_BUFFER_OVERRUN = 0xC0000409
-"""Exception code of Windows that __fastfail uses too; its own code is then the first parameter."""
+"""Exception code of Windows for a stack buffer overrun. __fastfail uses it too, with its own code as the first
+parameter.
+"""
 _FAST_FAILS = """
 LEGACY_GS_VIOLATION VTGUARD_CHECK_FAILURE STACK_COOKIE_CHECK_FAILURE CORRUPT_LIST_ENTRY INCORRECT_STACK INVALID_ARG
 GS_COOKIE_INIT FATAL_APP_EXIT RANGE_CHECK_FAILURE UNSAFE_REGISTRY_ACCESS GUARD_ICALL_CHECK_FAILURE
@@ -236,7 +242,7 @@ MACH_EXCEPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class CrashSignal:
-    """The signal that killed a process, with its code and address.
+    """The signal that killed a process, with its code and the address of the fault.
 
     Attributes:
         number: Signal number.
@@ -291,7 +297,7 @@ class CrashReason:
     Attributes:
         code: Exception or signal number, as in the dump.
         flags: Flags of the exception, as in the dump.
-        address: None if the reason is not about an address.
+        address: Address that was accessed or executed, None if the reason is not about an address.
     """
 
     tid: int
@@ -317,7 +323,7 @@ class CrashReason:
 
 
 def crash_reason(system: str, recorded: DumpException | None) -> CrashReason | None:
-    """Return the reason of a crash from a crash dump; system is CrashDump.os."""
+    """Return the reason for a crash that a crash dump states. `system` is the operating system, CrashDump.os."""
     if recorded is None:
         return None
     address: int | None = recorded.address

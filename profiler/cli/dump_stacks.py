@@ -41,12 +41,12 @@ class Subject:
 
     Attributes:
         threads: Threads in the order in which they are printed.
-        header: First lines, () for the usual line of a process.
+        header: First lines of the output, () for the usual line about a live process.
         reason: Why the process died, "" if it did not.
         facts: Additional entries for the JSON.
         registers: Registers of the frames for which they are known.
         unread: Interpreters whose functions are not in the stacks.
-        post_mortem: True for a file, False for a process.
+        post_mortem: True for a core file or crash dump, False for a live process.
     """
 
     pid: int
@@ -63,11 +63,11 @@ class Subject:
 
 
 def interpreter_words(state: int, merge: str) -> Iterator[str]:
-    """Yield words about the state of a thread that belongs to an interpreter, such as whether it holds the GIL.
+    """Yield words about a thread's state in its interpreter, such as "holds the GIL".
 
     Args:
         state: SampleState bits.
-        merge: Which interpreter frames could not be matched.
+        merge: Sentence about interpreter frames that could not be matched to native frames, "" for none.
     """
     from pyprof.model.interpreter_frames import SampleState
 
@@ -80,7 +80,9 @@ def interpreter_words(state: int, merge: str) -> Iterator[str]:
 
 
 def interpreter_json(state: int, merge: str) -> dict[str, Any] | None:
-    """Return the interpreter's part of a thread's JSON; None if the thread does not belong to an interpreter."""
+    """Return what a thread's JSON entry says about its state in the interpreter; None if the thread does not belong to
+    one.
+    """
     from pyprof.model.interpreter_frames import SampleState
 
     if not state & SampleState.INTERPRETED:
@@ -97,8 +99,8 @@ def _kind(detail: FrameDetail) -> str:
 
 
 def interpreted_lines(frame: Frame, detail: FrameDetail) -> Iterator[str]:
-    """Yield the lines of an interpreter frame in the columns of native frames: the frame, its source line, and its
-    local variables.
+    """Yield the text lines of an interpreter frame, in the columns of native frames: the frame, its source line, and
+    its local variables.
     """
     line = frame.lines[0]
     source = f" at {line.file}:{line.line or '?'}" if line.file else ""
@@ -118,7 +120,7 @@ def add_detail(entry: dict[str, Any], detail: FrameDetail) -> None:
 
 
 def interpreted_frame(frame: Frame) -> dict[str, Any]:
-    """Return the JSON of an interpreter frame, with the keys of native frames."""
+    """Return the JSON entry of an interpreter frame, which has the same keys as that of a native frame."""
     line = frame.lines[0]
     return {
         "kind": "interpreted",
@@ -349,8 +351,8 @@ def text_lines(
 
 
 def document(subject: Subject) -> dict[str, Any]:
-    """Return the JSON of a dump in the stable form of --json. Registers, problems and the crash are only there for
-    post-mortem dumps.
+    """Return the JSON of a dump in the stable form of --json. Registers, problems and the crash are present only in
+    dumps of a core file or crash dump.
     """
     from pyprof.cli import dump_core
 
@@ -381,8 +383,8 @@ def document(subject: Subject) -> dict[str, Any]:
 
 
 def frames_json(thread: ThreadStack, subject: Subject) -> Iterator[dict[str, Any]]:
-    """Yield the JSON of a dumped thread's frames. Registers are in the entry of the function that was called, not in
-    those inlined into it.
+    """Yield the JSON of a dumped thread's frames. Of several inlined functions in a frame, the entry of the function
+    into which the others are inlined has the registers.
     """
     from pyprof.model.profile import FrameKind
     from pyprof.model.thread_stacks import FrameDetail
@@ -399,7 +401,7 @@ def frames_json(thread: ThreadStack, subject: Subject) -> Iterator[dict[str, Any
 
 
 def frame_json(frame: Frame, profile: Profile) -> Iterator[dict[str, Any]]:
-    """Yield one JSON entry for each function of a frame; those inlined into the frame come first."""
+    """Yield one JSON entry for each function of a frame. Functions that are inlined into another one come before it."""
     from pyprof.model.profile import FrameKind
 
     module = profile.modules[frame.module] if frame.module >= 0 else None

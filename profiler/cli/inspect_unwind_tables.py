@@ -98,8 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def look(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespace) -> tuple[int, int]:
-    """Run the form of `pyprof inspect` that the options choose, and return (exit code, number of missing bytes of a
-    truncated file).
+    """Run the form of `pyprof inspect` that the options choose. Return (exit code, number of bytes that a truncated
+    file lacks).
     """
     if arguments.compare:
         return compare(examiner, file, arguments)
@@ -198,7 +198,9 @@ def compare(examiner: Examiner, file: FileToInspect, arguments: argparse.Namespa
 
 
 def show(found: Difference, first: str, second: str, as_json: bool) -> None:
-    """Print where the unwind rules of two sources of one file differ; first and second are the names of the sources."""
+    """Print one difference between the unwind rules of two sources in a file. `first` and `second` are the names of the
+    sources.
+    """
     if as_json:
         sides = {first: text(found.first), second: text(found.second)}
         terminal_output.json({"start": f"{found.start:#x}", "end": f"{found.end:#x}", "kind": found.kind, **sides})

@@ -1,7 +1,8 @@
 """`%load_ext pyprof` and `%%pyprof` in IPython and Jupyter: what a cell does, as a page below it.
 
-A process cannot record itself. A helper process, which ends with this one, records it while the cell runs (`helper()`).
-It writes `READY` when the recording has begun. It ends when it receives `END`; the recording is then in the file.
+A process cannot record itself. So a helper process records it while the cell runs (`helper()`), and ends with it at the
+latest. The helper writes `READY` when the recording has begun. When it receives `END`, it writes the recording to the
+file and ends.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class _CellParser(argparse.ArgumentParser):
 
 
 class _Helped(Exception):
-    """The user requested the help of %%pyprof, and it was printed."""
+    """The user asked for the help of %%pyprof, which is printed, so that the cell does not run."""
 
 
 def options_of(line: str) -> RecordOptions:
@@ -77,7 +78,7 @@ def options_of(line: str) -> RecordOptions:
 
 
 class _SecondProcess:
-    """A process that records this one. It exists from construction to close()."""
+    """A helper process that records this process. It exists from construction to close()."""
 
     def __init__(self) -> None:
         pipe = subprocess.PIPE
@@ -122,7 +123,7 @@ class _SecondProcess:
 
 @contextmanager
 def _recorded(options: RecordOptions, found: list[Profile]) -> Iterator[None]:
-    """Record this process within the context by a second process, and append the profile to `found`."""
+    """Record this process within the context by means of a helper process, and append the profile to `found`."""
     from pyprof.importers.registry import load
 
     with tempfile.TemporaryDirectory(prefix="pyprof-") as folder:
@@ -135,8 +136,8 @@ def _recorded(options: RecordOptions, found: list[Profile]) -> Iterator[None]:
 
 
 def of_cell(profile: Profile) -> Profile:
-    """Remove the frames that run cells from a profile: about thirty functions of the notebook's kernel are outside each
-    stack.
+    """Remove the frames that run notebook cells from a profile: about thirty functions of the notebook's kernel at the
+    root of each stack.
     """
     runs = [_runs_cells(frame) for frame in profile.frames]
     tree, place = Tree(), [0]
@@ -158,7 +159,9 @@ def _runs_cells(frame: Frame) -> bool:
 
 
 def helper() -> None:
-    """Record another process until END arrives; this is the main function of the helper process."""
+    """Record another process until END arrives on standard input. This is the main function of the helper process of
+    %%pyprof.
+    """
     from pyprof.cli.terminal_output import failure
     from pyprof.exporters.registry import save_profile
     from pyprof.options import TargetOptions
@@ -185,7 +188,9 @@ def install(shell: Any) -> None:
     from IPython.display import display
 
     def pyprof(line: str, cell: str | None = None) -> None:
-        """Record this process while the cell runs, and show what it did. Options are those of `pyprof record`."""
+        """Record this process while the cell runs, and show the result below the cell. Options are those of `pyprof
+        record`.
+        """
         found: list[Profile] = []
         try:
             if cell is None:  # %pyprof -h

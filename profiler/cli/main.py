@@ -1,6 +1,7 @@
-"""The parser and the one place that catches every named error.
+"""The parser of the command line, and the one place that catches every named error.
 
-A command's module is imported when the command is used, or all are listed. It imports what it needs inside run().
+A command's module is imported only when the command is used, or when all commands are listed. It imports what it needs
+inside run().
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ COMMANDS = {
     "symbols": "pyprof.cli.symbols",
     "completion": "pyprof.cli.completion",
 }
-"""Subcommands of pyprof -> their modules, which have a function add(). They are loaded by name: no module of the
-profiler imports pyprof.fleet.
+"""Subcommands of pyprof and their modules, which have a function add(). The modules are loaded by name: no module of
+the profiler imports pyprof.fleet.
 """
 
 
@@ -72,9 +73,9 @@ def _only_pid(arguments: argparse.Namespace) -> int | None:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one invocation of pyprof and return its exit code: 0 done, 1 error, 2 usage.
+    """Run one invocation of pyprof and return its exit code: 0 for success, 1 for an error, 2 for wrong usage.
 
-    `dump` and `diff` add 3, `record -- CMD` returns the exit code of CMD.
+    `dump` and `diff` also return 3, and `record -- CMD` returns the exit code of CMD.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the parent process closed it

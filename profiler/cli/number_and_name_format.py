@@ -1,6 +1,6 @@
-"""Numbers as people read them, and names of functions that are shortened to the width of the terminal.
+"""Text forms of numbers for people, and of function names that are shortened to the width of the terminal.
 
-exporters/assets/page.names.js shortens names in the same way for the page.
+exporters/assets/page.names.js shortens names in the same way for the HTML page.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 
 
 def percent(part: float, total: float) -> str:
-    """Format a share with one decimal. Only a complete share is "100 %", and only an empty one is "0 %"."""
+    """Format a share as a percentage with one decimal. Only a complete share is "100 %", and only an empty one is "0
+    %".
+    """
     if total <= 0 or part <= 0:
         return "0 %"
     if part >= total:
@@ -38,7 +40,9 @@ def shorten(text: str, width: int) -> str:
 
 
 def shorten_middle(text: str, width: int) -> str:
-    """Cut the middle of a text to at most width characters. The end, which usually says more, keeps twice as much."""
+    """Cut the middle out of a text, to at most `width` characters. The end usually says more, so it keeps twice as much
+    as the beginning.
+    """
     if len(text) <= width:
         return text
     head = max(width - 1, 0) // 3
@@ -47,8 +51,8 @@ def shorten_middle(text: str, width: int) -> str:
 
 
 def shorten_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Cut texts to at most width characters. If their beginnings are equal, both ends are kept, or else the part in
-    which they differ.
+    """Cut texts to at most `width` characters each, so that different texts stay different. If their beginnings are
+    equal, a text keeps both ends; if these are equal too, it keeps the part in which it differs.
     """
     short = [shorten(text, width) for text in texts]
     for at in list_equal(texts, short):
@@ -57,7 +61,9 @@ def shorten_apart(texts: Sequence[str], width: int) -> list[str]:
 
 
 def keep_apart(texts: Sequence[str], short: Sequence[str], width: int) -> list[str]:
-    """Return the shortened texts in which texts that became equal are replaced by the part in which they differ."""
+    """Return shortened texts that differ. Where different texts have the same short form, each gets the part in which
+    they differ instead.
+    """
     found = list(short)
     for at, alike in list_equal(texts, short).items():
         found[at] = _shorten_around(texts[at], max(_first_difference(texts[at], other) for other in alike), width)
@@ -65,7 +71,9 @@ def keep_apart(texts: Sequence[str], short: Sequence[str], width: int) -> list[s
 
 
 def list_equal(texts: Sequence[str], short: Sequence[str]) -> dict[int, list[str]]:
-    """Return for each text, by index, the other texts that have the same short form."""
+    """Return for each text, by its index, the other texts that have the same short form. Texts with a unique short form
+    are left out.
+    """
     seen: dict[str, dict[str, None]] = {}
     for text, cut in zip(texts, short, strict=True):
         seen.setdefault(cut, {})[text] = None
@@ -78,7 +86,7 @@ def _first_difference(one: str, other: str) -> int:
 
 
 def _shorten_around(text: str, at: int, width: int) -> str:
-    """Cut a text to at most width characters around the one at an index."""
+    """Cut a text to at most `width` characters around the character at index `at`."""
     room = max(width - 2, 1)
     start = max(min(at - room // 3, len(text) - room), 0)
     end = start + room
@@ -90,25 +98,27 @@ _OPERATOR = re.compile(r"operator(?:\(\)|\[\]|->\*?|[<>=!+\-*/%^&|~,]{1,3}|\s+\w
 _ANONYMOUS = "(anonymous namespace)"
 _TRAILER = re.compile(r"(?:const|volatile|noexcept|requires|\[|&|\(\.)")
 _SCRIPT = re.compile(r"(\w+:[^:\s].*) \S*/([^/\s]+)", re.DOTALL)
-"""Pattern of function names of V8: kind and function, a space, the file with line and column."""
+"""Pattern of V8's function names: kind and function, a space, then the file with line and column."""
 _PACKAGE = re.compile(r"[\w.~/-]+/([^/ ]+)")
-"""Pattern of function names of Go, which begin with the whole path of the package."""
+"""Pattern of Go's function names, which begin with the whole path of the package."""
 _PYTHON = re.compile(r"(?=.*<)(?:\w+|<\w+>)(?:\.(?:\w+|<\w+>))*")
-"""Pattern of Python's name of a nested function; a part in angle brackets is a separate part."""
+"""Pattern of the name of a nested Python function. A part in angle brackets, such as <locals>, is matched
+separately.
+"""
 _PARAMETER = re.compile(r"\[?[A-Z]\]?")
-"""Pattern of a type parameter of a generic Rust function, which says less than its trait."""
+"""Pattern of a type parameter in a generic Rust function's name. The trait says more than such a parameter."""
 _SCOPES = re.compile(r"(?<!\w)(?:\w++::)+(?=[\w{<\[(&*])")
 _ABI = re.compile(r"\.(?:(?:cpython|pypy)\w?-?\d+\w*(?:-[\w-]{1,64})?|abi3)(?=\.so)")
 """Pattern of the part of an extension module's file name that states the ABI: ".cpython-311-x86_64-linux-gnu"."""
 _LONGEST = 4096
-"""Maximum number of characters of a function name that are parsed; some names have 100,000."""
+"""Maximum number of characters of a function name that are parsed. Some names have 100,000 characters."""
 
 
 def function_name(name: str, width: int) -> str:
-    """Shorten a function's name to at most width characters.
+    """Shorten a function's name to at most `width` characters.
 
-    First the parameters, the return type and template arguments are removed, then traits, then outer scopes. At last
-    only the beginning and the end remain.
+    First the parameters, the return type and template arguments are removed, then traits, then outer scopes. If that is
+    not enough, only the beginning and the end remain.
     """
     if len(name) <= width or name.startswith("["):  # a marker is a sentence
         return shorten(name, width)
@@ -133,8 +143,8 @@ def function_name(name: str, width: int) -> str:
 
 
 def _of_python(name: str, width: int) -> str:
-    """Shorten a Python name: first <locals> is removed, then outer scopes. An unnamed function keeps its parent's
-    name.
+    """Shorten a Python function name: first <locals> is removed, then outer scopes. A function without a name, such as
+    a lambda, keeps the name of its parent.
     """
     parts = [part for part in name.split(".") if part != "<locals>"]
     while len(".".join(parts)) > width and len(parts) > 1 and not all(part.startswith("<") for part in parts[1:]):
@@ -143,7 +153,7 @@ def _of_python(name: str, width: int) -> str:
 
 
 def _without_folders(name: str) -> str:
-    """Return the function name of a script or of Go without folders, "" for other names."""
+    """Return a function name of a script or of Go without the folders in its path, and "" for other names."""
     if script := _SCRIPT.fullmatch(name):
         return " ".join(script.groups())
     package = _PACKAGE.fullmatch(name) if "::" not in name and not name.endswith(")") else None
@@ -151,10 +161,10 @@ def _without_folders(name: str) -> str:
 
 
 def function_names(names: Sequence[str], width: int) -> list[str]:
-    """Shorten function names to at most width characters each.
+    """Shorten function names to at most `width` characters each.
 
-    Names that would become equal get a suffix: the first template argument or parameter that differs. Others keep the
-    part that differs.
+    Names that would become equal get a suffix: the first template argument or parameter that differs. Without such a
+    one, they keep the part that differs.
     """
     names = [name[:_LONGEST] for name in names]
     plain = [function_name(name, width) for name in names]
@@ -167,15 +177,15 @@ def function_names(names: Sequence[str], width: int) -> list[str]:
 
 
 def module_names(modules: Sequence[str], width: int) -> list[str]:
-    """Return names of object files in at most width characters. Tags of an interpreter's version are removed from
-    extension modules.
+    """Shorten names of object files to at most `width` characters. The tag of the interpreter's version is removed from
+    the name of an extension module.
     """
     return shorten_apart([_ABI.sub("", each[:_LONGEST]) if len(each) > width else each for each in modules], width)
 
 
 def _difference(name: str, others: Sequence[str]) -> str:
-    """Return the template argument or parameter in which a function name first differs from all the others. The result
-    is empty if the difference is elsewhere.
+    """Return the template argument or parameter in which a function name first differs from all other names. The result
+    is empty if the names differ elsewhere.
     """
     texts = (name, *others)
     begin = next(
@@ -191,10 +201,10 @@ def _difference(name: str, others: Sequence[str]) -> str:
 
 
 def _path(text: str, owner: Callable[[str], str]) -> list[str]:
-    """Return the parts of a qualified function name, outermost first, without the contents of brackets.
+    """Return the parts of a qualified C++ or Rust function name, outermost first, without the contents of brackets.
 
     Args:
-        owner: Returns what is shown for Rust's <type> and <type as trait>.
+        owner: Function that returns the text to show for Rust's <type> and <type as trait>.
     """
     parts: list[str] = []
     part = ""
@@ -235,15 +245,17 @@ def _path(text: str, owner: Callable[[str], str]) -> list[str]:
 
 
 def _owner(inside: str) -> str:
-    """Return the last name of the type in Rust's <type> or <type as trait>. If the type is a parameter, return that of
-    the trait.
+    """Return the last part of the type's name in Rust's <type> or <type as trait>. If the type is only a type
+    parameter, return the last part of the trait's name.
     """
     of_type, trait = map(_last, _type_and_trait(inside))
     return trait if trait and _PARAMETER.fullmatch(of_type) else of_type
 
 
 def _owner_and_trait(inside: str) -> str:
-    """Return the type and the trait in Rust's <type as trait> with their last names, in Rust's notation."""
+    """Shorten the type and the trait in Rust's <type as trait> to the last parts of their names, and return them in
+    Rust's notation.
+    """
     of_type, trait = map(_last, _type_and_trait(inside))
     return f"<{of_type} as {trait}>" if trait else of_type
 
@@ -264,8 +276,8 @@ def _type_and_trait(inside: str) -> tuple[str, str]:
 
 
 def _close(text: str, at: int) -> int:
-    """Return the index after the bracket that closes the bracket at `at`, or the length of the text. An arrow (->) is
-    not a bracket.
+    """Return the index after the bracket that closes the bracket at index `at`, or the length of the text if none
+    closes it. An arrow (->) is not a bracket.
     """
     awaited: list[str] = []
     while at < len(text):

@@ -1,6 +1,6 @@
 """Output files: names are checked before recording, files are replaced atomically.
 
-If the place is gone or full when the profile is written, the profile goes elsewhere instead of being lost.
+If the folder is gone or its disk is full when the profile is written, the profile goes elsewhere instead of being lost.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from pyprof.exporters.output_file import Write
 from pyprof.lazy_dataclasses import dataclass
 
 MAX_NAME = 48
-"""Maximum number of characters of a process name in a file name; a command's name may exceed a file name's limit."""
+"""Maximum number of characters of a process name in a file name. A command's name may be longer than a file name can
+be.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The values for %p %n %t %i in a file name: pid, process name, start of the window (epoch seconds), number of the
-    window.
+    """The values that replace %p, %n, %t and %i in a file name: pid, process name, start of the window (local time),
+    number of the window.
     """
 
     pid: int
@@ -49,10 +51,10 @@ class Names:
 
 
 def check_writable(path: str) -> None:
-    """Check before the recording that a path can be written.
+    """Check that a file can be written at a path, before a recording begins.
 
     Raises:
-        OutputError: The path cannot be written.
+        OutputError: No file can be written at the path.
     """
     if (number := output_file.find_stream(path)) is not None:
         try:
@@ -84,8 +86,8 @@ def check_writable(path: str) -> None:
 
 
 def _may_replace(found: os.stat_result, folder: Path, target: Path) -> bool:
-    """Return True if an output file may be replaced: it is not read-only, and in a folder like /tmp it is this
-    user's.
+    """Return True if an output file may be replaced: it is not read-only, and it belongs to this user if its folder is
+    one like /tmp.
     """
     within = folder.stat()
     if within.st_mode & stat.S_ISVTX and os.geteuid() not in (0, found.st_uid, within.st_uid):
@@ -127,7 +129,7 @@ def write(path: str, writer: Write) -> str:
 
 
 def _write_new(folder: str, prefix: str, suffix: str, writer: Write) -> str:
-    """Write a new file that only this user can access; nothing is left if writing fails."""
+    """Write a new file that only this user can access. If writing fails, no file is left."""
     fd, name = tempfile.mkstemp(suffix, prefix, folder)
     try:
         with open(fd, "wb") as out:

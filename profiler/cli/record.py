@@ -69,7 +69,7 @@ examples:
 
 
 def formats() -> str:
-    """Return one line for each output format with its suffixes, for the help."""
+    """Return a line with the suffixes for each output format, for the help of `pyprof record`."""
     rows = [(entry.name, " ".join(entry.suffixes), entry.summary) for entry in registry.FORMATS]
     return "\n".join(f"    {name:<11} {suffixes:<26} {summary}" for name, suffixes, summary in rows)
 
@@ -118,7 +118,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _check_one(command: list[str], targets: TargetOptions | None, remote: RemoteOptions | None) -> None:
-    """Raise UsageError unless the options name exactly one target."""
+    """Raise UsageError unless the command line names exactly one target: a command, processes, or a GDB stub."""
     if len(command) == 1 and command[0].isdigit() and not targets and not remote:
         raise UsageError(f"{command[0]} is not a command", f"a process is given with -p {command[0]}")
     ways = sum(map(bool, (command, targets, remote)))

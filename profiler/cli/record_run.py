@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 
 
 SECOND_S = 0.12
-"""Time in seconds for writing the profile after a second signal, without resolving more names. Time spent waiting for a
-processor does not count.
+"""Time in seconds for writing the profile after the user's second signal, in which no more names are resolved. Time
+spent waiting for a processor does not count.
 """
 _MAX_SECOND_S = 2.0
-"""Maximum of SECOND_S in seconds, including time spent waiting for a processor."""
+"""Maximum time in seconds for writing the profile after a second signal, including time spent waiting for a
+processor.
+"""
 _NOT_BEGUN = "ended before the recording began: nothing was written"
 _LOOK_S = 0.02
 _OFTEN_S = 1.0
@@ -41,13 +43,14 @@ _OFTEN_S = 1.0
 
 
 _START_S = 0.15
-"""Processor time in seconds in which a fast machine imports all modules of `pyprof record`."""
+"""Processor time in seconds that a fast machine needs to import all modules of `pyprof record`."""
 
 
 def times_as_slow() -> float:
-    """Return how many times slower this machine is than one on which the time limits are based, at least 1.
+    """Return how many times slower this machine is than the one on which the time limits are based, at least 1.
 
-    The measure is this process's processor time so far, in which it must have done nothing but start `pyprof record`.
+    The measure is the processor time that this process has used so far. It must have done nothing but start `pyprof
+    record`.
     """
     return max(time.process_time() / _START_S, 1.0)
 
@@ -123,7 +126,8 @@ class Invocation:
         return recording_factory.of_processes(targets, self._options, start, given)
 
     def _delay(self) -> None:
-        """Wait for the time of --delay before the recording begins, while a command already runs.
+        """Wait for the time of --delay before the recording begins. A command that is recorded already runs in this
+        time.
 
         Raises:
             PyprofError: The command ended before the recording began.
@@ -147,9 +151,10 @@ class Invocation:
             self._is_write_out_due = True
 
     def _end(self, number: int) -> None:
-        """End the recording on the user's request; the second request leaves little time.
+        """End the recording at the user's request. A second request leaves little time for writing.
 
-        The terminal sends Ctrl-C to the command too. A SIGTERM or SIGHUP that is meant for both is forwarded to it.
+        The terminal sends Ctrl-C to the recorded command too. A SIGTERM or SIGHUP that is meant for both is forwarded
+        to the command.
         """
         from pyprof.cli.signal_thread import SAME_S
 
@@ -184,8 +189,8 @@ class Invocation:
         return STUB_S if self._how.target == "stub" else LEAVE_S
 
     def _left(self, written: bool) -> None:
-        """Exit this process, because the recording loop did not end in time. `written` says whether the worker has
-        written its data.
+        """Exit this process with a message about what is lost, because the recording loop did not end in time.
+        `written` says whether the worker process has written its data.
         """
         recording = self._recording
         if recording is not None and not recording.has_begun:
@@ -271,7 +276,7 @@ class Invocation:
 
     def _delivered(self, recording: Recording, sink: WindowWriter) -> Flight | None:
         """Choose the sink that receives each window of the recording: the output files, or a flight recorder. Return
-        the flight recorder, if there is one.
+        the flight recorder, None if there is none.
         """
         if self._when.last_s:
             self._flight = Flight(self._when, recording, sink, self._how.output, sink.say)
@@ -298,10 +303,10 @@ _GLANCE_S = 0.1
 
 @dataclass
 class Progress:
-    """A live line on a terminal. It is silent if standard error is not a terminal, or with -q.
+    """A live progress line on a terminal. Nothing is printed if standard error is not a terminal, or with -q.
 
     Attributes:
-        duration_s: Length of the recording, None if not known.
+        duration_s: Length of the recording in seconds, None if it is not known.
     """
 
     title: str
@@ -321,7 +326,7 @@ class Progress:
         self._start = time.monotonic()
 
     def update(self, stats: Callable[[], CollectorStats], samples: int) -> None:
-        """Draw the progress line if it is due; stats is only called then."""
+        """Draw the progress line if it is due. The function `stats` is called only then."""
         now = time.monotonic()
         if now < self._next or not self.is_shown:
             return
@@ -329,7 +334,7 @@ class Progress:
         self._show(self.line(now - self._start, stats(), samples, columns() - 1))
 
     def line(self, elapsed_s: float, stats: CollectorStats, samples: int, width: int) -> str:
-        """Format the progress line in at most width characters, the most important parts first."""
+        """Format the progress line in at most `width` characters. Parts that do not fit are left out."""
         left = ""
         if self.duration_s is not None:
             left = f", {max(self.duration_s - elapsed_s, 0):.0f} s left"
@@ -345,7 +350,7 @@ class Progress:
         return text[:width]
 
     def wait(self, ended: Callable[[], bool]) -> None:
-        """Wait for the recorded command to end, with a progress line that says so; without a terminal return at
+        """Wait until the recorded command has ended, and show that in the progress line. Without a terminal, return at
         once.
         """
         start = time.monotonic()

@@ -170,7 +170,8 @@ def format_unwind_sources() -> str:
 
 
 def record_options(arguments: argparse.Namespace) -> RecordOptions:
-    """Return the recording options from the arguments of this module, of add_selection() and of add_python().
+    """Return the recording options that the command line states: those of this module, of add_selection() and of
+    add_python().
 
     Raises:
         UsageError: The options contradict one another.
@@ -204,18 +205,18 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE = re.compile(r"(\d+)([KMG]?)", re.IGNORECASE)
 _MIN_SIZE = 1 << 20
 _MAX_S = 1e6
-"""Maximum time in seconds that a flight recorder keeps. With --max-size alone, this means that only the size is
-limited.
+"""Time in seconds that a flight recorder keeps must be below this. The value itself means that only --max-size limits
+what is kept.
 """
 _SIZED_WINDOW_S, _SIZED_REST_S = 10.0, 3600.0
-"""Length of a flight recorder's stored window and minimum time between two triggers, in seconds, if only a size is
-given.
+"""Length of a stored window and minimum time between two triggers, in seconds, of a flight recorder that is limited
+only by size.
 """
 _POLL_S = 0.02
 
 
 def span(text: str) -> float:
-    """Parse a time such as 90s, 10m or 2h, and return it in seconds."""
+    """Parse a duration such as 90s, 10m or 2h, and return it in seconds."""
     found = _TIME.fullmatch(text)
     seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
     if not 1 <= seconds < _MAX_S:
@@ -282,11 +283,11 @@ class Timing:
 
     @property
     def several(self) -> bool:
-        """True if a recording writes more than one file."""
+        """True if the timing options make a recording write several files."""
         return self.every is not None or self.last_s is not None
 
     def as_text(self) -> dict[str, str]:
-        """Return the given timing options as texts for the recording file."""
+        """Return the timing options that were given as texts, which the recording file stores."""
         given = {"delay": self.delay, "every": self.every, "last": None if self.sized else self.last_s}
         found = {name: f"{seconds:g}" for name, seconds in given.items() if seconds is not None}
         if self.triggers:
@@ -322,7 +323,7 @@ def timing(arguments: argparse.Namespace) -> Timing:
 
 
 def wait(delay: float | None, over: Callable[[], bool]) -> None:
-    """Wait before a recording for the time of --delay, or until over() returns True."""
+    """Wait for the time of --delay before a recording, or until the function over() returns True."""
     until = time.monotonic() + (delay or 0)
     while not over() and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _POLL_S))
@@ -337,9 +338,9 @@ class Flight:
         Args:
             how: The timing options.
             recording: The recording.
-            to: Sink that receives what is written.
+            to: Sink that receives the written profile.
             output: Path of the output; the stored windows are in its folder.
-            say: Prints a line for the user.
+            say: Function that prints a line for the user.
 
         Raises:
             OutputError: The folder cannot be created.
@@ -372,17 +373,17 @@ class Flight:
         return FlightRecordingEnd(self._kept, self._to, self._number)
 
     def beat(self) -> None:
-        """Check the trigger conditions of a flight recorder between two batches. One that has begun to hold makes it
-        write its windows.
+        """Check the trigger conditions of a flight recorder between two batches. A condition that has begun to hold
+        makes the flight recorder write its windows.
         """
         self._triggers.check_conditions()
 
     def write_out(self, cause: str) -> None:
-        """Request that the windows which the flight recorder has kept are written soon. The recording continues. Any
-        thread may call this.
+        """Request that the flight recorder soon writes the windows that it keeps. The recording continues. Any thread
+        may call this.
 
         Args:
-            cause: The signal or the trigger, for the user.
+            cause: Name of the signal or trigger, for a message to the user.
         """
         from pyprof.session.flight_recorder import WrittenOut
 
@@ -392,10 +393,10 @@ class Flight:
         self._deliveries.inherit(self.at_end)
 
     def discard(self) -> None:
-        """Delete the windows that a flight recorder has kept, because its recording did not begin."""
+        """Delete the windows that a flight recorder keeps, because the recording did not begin."""
         self._kept.clear()
 
     @property
     def left(self) -> str:
-        """Folder of windows that the flight recorder could not write at the end, "" if all were written."""
+        """Folder with windows that the flight recorder could not write at its end, "" if it has written all."""
         return self._kept.folder if os.path.isdir(self._kept.folder) else ""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyprof.symbolize.resymbolize import Places
 
 TOP = "top"
-"""The format of `pyprof report` that is a table in the terminal; it is the default."""
+"""Name of the default format of `pyprof report`, a table in the terminal."""
 _ROWS = 30
 _NOTES = 4
 _FETCH_S = 60.0
@@ -127,7 +127,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _add_tables(how: argparse._ArgumentGroup) -> None:
-    """Add the options of `pyprof report` for tables other than that of the most expensive functions."""
+    """Add the options of `pyprof report` for further tables, such as callers and source lines, to a parser."""
     table = how.add_mutually_exclusive_group()
     table.add_argument("--callers", metavar="NAME", help="print the callers of this function: a name or a REGEX")
     table.add_argument("--callees", metavar="NAME", help="print the callees of this function")
@@ -183,7 +183,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _exporter(arguments: argparse.Namespace) -> Exporter | None:
-    """Return the exporter of the format that the options choose, or None for a table in the terminal."""
+    """Return the exporter of the format that the options of `pyprof report` choose, or None for a table in the
+    terminal.
+    """
     tables = [name for name in _TABLES if getattr(arguments, name)]
     if arguments.asm and arguments.annotate is None:
         raise UsageError("--asm shows the instructions of one function", "--annotate NAME --asm")
@@ -200,7 +202,7 @@ def _exporter(arguments: argparse.Namespace) -> Exporter | None:
 
 
 def _named(profile: Profile, arguments: argparse.Namespace) -> Profile:
-    """Resolve missing names of a profile with files of this machine, if the options request that."""
+    """Return a profile whose missing names are resolved with files of this machine, if the options request that."""
     from pyprof.symbolize.resymbolize import Places, find_unnamed_modules
 
     places = Places(tuple(arguments.symbols), tuple(arguments.sysroot))
@@ -221,7 +223,7 @@ def _named(profile: Profile, arguments: argparse.Namespace) -> Profile:
 
 
 def _by_worker(profile: Profile, places: Places) -> Profile:
-    """Resolve a profile's missing names in a worker, which parses the files."""
+    """Resolve a profile's missing names in a worker process, because files are foreign data."""
     from pyprof.lazy_dataclasses import replace
     from pyprof.model.profile import Profile
     from pyprof.tools.report_tasks import NamesOf, drop_samples
@@ -300,8 +302,8 @@ def _source(profile: Profile, arguments: argparse.Namespace, width: int) -> Iter
 
 
 def _query(arguments: argparse.Namespace) -> int:
-    """Print the rows of an SQL query of a recording. Filter options are refused, because a query has its own
-    conditions.
+    """Print the result rows of an SQL query of a recording. Filter options are refused, because the query states its
+    own conditions.
     """
     import sqlite3
 

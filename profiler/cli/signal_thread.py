@@ -21,14 +21,15 @@ SAME_S = 0.05
 
 
 class EndBySignals:
-    """A handler of signals that ends a command. The first signal requests the end; a later one exits at once.
+    """A handler of signals that ends a command. The first signal calls `ask`, which requests the end. A later one calls
+    `leave`, which exits at once.
 
-    After most_s seconds the command also leaves at once.
+    `leave` is also called `most_s` seconds after the first signal.
     """
 
     def __init__(self, ask: Callable[[], None], leave: Callable[[], None], most_s: float | None = None) -> None:
-        """Create a handler that ends a command. Both callbacks run in a thread that is not the main one, and `leave`
-        must end this process.
+        """Create a handler of signals that ends a command. Both callbacks run in a thread that is not the main one, and
+        `leave` must end this process.
         """
         self._ask, self._leave, self._most_s = ask, leave, most_s
         self.asked_at = 0.0
@@ -47,7 +48,7 @@ class EndBySignals:
 
 
 def listen(handle: Callable[[int], None], more: Sequence[signal.Signals] = ()) -> None:
-    """Call handle(number) in a separate thread for each signal that arrives from now on. If nohup ignores a signal, it
+    """Call handle(number) in a separate thread for each signal that arrives from now on. A SIGHUP that nohup(1) ignores
     stays ignored.
 
     Signals that were blocked and are pending are included. SIGUSR1 keeps its default effect unless it is in `more`.
@@ -68,7 +69,7 @@ def listen(handle: Callable[[int], None], more: Sequence[signal.Signals] = ()) -
 
 
 def _nothing(number: int, _: object) -> None:
-    """Ignore a signal: Python writes its number into the pipe."""
+    """Ignore a signal. Python's C handler writes the signal's number into a pipe, and another thread reads it."""
 
 
 def _read(source: int, numbers: list[signal.Signals], taken: Callable[[int], None]) -> None:

@@ -19,16 +19,16 @@ from pyprof.symbolize.source_files import SourceFiles
 from pyprof.tools.report_tasks import CodeOf, FunctionCode
 
 _AROUND = 3
-"""Number of source lines or instructions that are shown before and after one with samples."""
+"""Number of source lines or instructions without samples that are shown before and after one with samples."""
 _MARGIN = 12
 _NO_LINE = "[no line is known]"
 _HEAD = f"{'self':>{SHARE}} {'total':>{SHARE}}"
 Sums = dict[int, tuple[int, int]]
-"""Costs (own value, total value) by source line or by address."""
+"""Costs (own value, total value) by the number of the source line or by address."""
 LineRow = tuple[int, str]
-"""Row of source code: a line or an address, and its text."""
+"""A row of source code or instructions: line number or address, and text."""
 _MIN_LINE_SHARE = 24
-"""Minimum number of characters of a source line or its place in the terminal."""
+"""Minimum number of characters in a table row for the text of a source line, or for its file and line number."""
 
 
 def dearest_lines(profile: Profile, width: int, count: int) -> Iterator[str]:
@@ -50,9 +50,9 @@ class Annotation:
     """The options for a function's source lines and instructions in the terminal.
 
     Attributes:
-        files: Source texts.
-        places: Places of object files whose instructions are shown, None for source only.
-        code_of: Reads the instructions of a function.
+        files: Reader of source files.
+        places: Folders with object files whose instructions are shown, None to show source lines only.
+        code_of: Function that reads the instructions of a function.
         width: Width of the terminal.
     """
 
@@ -63,7 +63,7 @@ class Annotation:
 
 
 def annotated(profile: Profile, text: str, how: Annotation) -> Iterator[str]:
-    """Yield the annotated source lines of the functions that a text names.
+    """Yield the source lines, with their shares, of the functions whose names match a text.
 
     Raises:
         UsageError: The text names no function.
@@ -103,7 +103,7 @@ def _file(profile: Profile, file: str, sums: Sums, how: Annotation) -> Iterator[
 
 
 def _code(profile: Profile, names: Collection[str], places: Places, how: Annotation) -> Iterator[str]:
-    """Yield table lines for the instructions, with their shares, of all functions with one of these names.
+    """Yield table lines for the instructions of all functions with one of these names, with their shares.
 
     Raises:
         PyprofError: An object file cannot be read.
@@ -137,7 +137,7 @@ def _code(profile: Profile, names: Collection[str], places: Places, how: Annotat
 
 
 def _nearby(rows: Sequence[LineRow], sums: Sums) -> list[LineRow | None]:
-    """Return the rows of source code with samples, and some around them. None marks a gap."""
+    """Return the rows of source code that have samples, and some rows around them. None marks a gap."""
     shown: list[LineRow | None] = []
     last = -1
     hits = [at for at, (number, _) in enumerate(rows) if number in sums]

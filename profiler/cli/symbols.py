@@ -93,10 +93,11 @@ def name(path: str) -> str:
 
 
 def in_store(store: str, store_path: str) -> str:
-    """Return the path of a Breakpad symbol file in a store, and make its folder.
+    """Return the path of a Breakpad symbol file in a symbol store, and create its folder.
 
     Args:
-        store_path: Relative path from the worker, made of the file's name and its id; it is checked here.
+        store_path: Relative path, made of the file's name and its id. It comes from the worker and is checked, because
+            it must not leave the store.
     """
     from pyprof.errors import OutputError
 

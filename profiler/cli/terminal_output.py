@@ -1,7 +1,6 @@
 """Output of lines for people, and lines of the log of an agent or a server.
 
-Names come from the target, so characters that move the cursor or forge a line are
-escaped.
+Names come from the target, so characters that move the cursor or forge a line are escaped.
 """
 
 from __future__ import annotations
@@ -32,7 +31,9 @@ _AS_ROOT = re.compile(r"(?:, or: )?sudo pyprof …(?:, or(?: once)?: |, in a con
 
 
 def printable(text: str) -> str:
-    """Escape control characters, changes of writing direction and bytes that are not UTF-8, as Python does."""
+    """Return a text with control characters, changes of writing direction and bytes that are not UTF-8 escaped as
+    Python does.
+    """
     return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
 
 
@@ -47,8 +48,8 @@ def line(text: str, out: TextIO | None = None) -> None:
 
 
 def json(document: object, option: int = 0) -> None:
-    """Write a JSON document and a line feed to standard output, in UTF-8 for all terminals; option is orjson's option
-    flags.
+    """Write a JSON document and a line feed to standard output. It is UTF-8 whatever the terminal's encoding. `option`
+    is orjson's option flags.
     """
     import orjson
 
@@ -60,12 +61,12 @@ def json(document: object, option: int = 0) -> None:
 
 
 def one_terminal() -> bool:
-    """Return True if standard output and standard error go to the same terminal."""
+    """Return True if standard output and standard error are the same terminal."""
     return os.isatty(1) and os.isatty(2) and os.fstat(1).st_rdev == os.fstat(2).st_rdev
 
 
 def advice(text: str) -> str:
-    """Return a hint for the user. A command in the hint loses its sudo if the user is root."""
+    """Return a hint for the user. If the user is root, the hint's command has no sudo."""
     return _AS_ROOT.sub("", text) if os.geteuid() == 0 else text
 
 
@@ -77,7 +78,9 @@ def complain(message: str, hint: str = "") -> None:
 
 
 def columns() -> int:
-    """Return the width of the terminal like shutil.get_terminal_size(), without importing shutil's archive modules."""
+    """Return the width of the terminal in columns, like shutil.get_terminal_size(), but without importing shutil's
+    archive modules.
+    """
     with suppress(ValueError):
         if (said := int(os.environ.get("COLUMNS", ""))) > 0:
             return said
@@ -87,20 +90,24 @@ def columns() -> int:
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """The help formatter of all argument parsers. argparse creates one for each option of a parser."""
+    """The help formatter of all argument parsers, as wide as the terminal. argparse creates a formatter for each option
+    of a parser.
+    """
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=columns() - 2)
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that suggests the word that a mistyped one resembles, and -p for a bare number."""
+    """An argument parser that corrects mistakes in its error message: it suggests the word that a mistyped one
+    resembles, and -p for a bare number.
+    """
 
     _given: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Report unknown options in the parser of a subcommand, because only that parser knows the subcommand's
-        options.
+        """Parse arguments. Unknown options are reported by the parser of the subcommand, because only that parser knows
+        the subcommand's options.
         """
         self._given = args or ()
         found, unknown = super().parse_known_args(args, namespace)
@@ -131,11 +138,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def refuse(error: PyprofError, pid: int | None = None) -> None:
-    """Print an error and a hint: what pyprof cannot do and what helps. The process's number replaces PID in the hint.
+    """Print an error and a hint: what pyprof cannot do and what helps. In the hint, PID is replaced by the process's
+    number.
 
     Args:
-        error: Its own hint counts, else that of its row in the table of reasons.
-        pid: The requested process. A process that the message names takes precedence.
+        error: The error. If it has no hint, the hint of its row in the table of reasons is printed.
+        pid: Pid of the target. A pid that the message names takes precedence.
     """
     from pyprof.model.loss_reason_texts import find_hint
 
@@ -145,7 +153,7 @@ def refuse(error: PyprofError, pid: int | None = None) -> None:
 
 
 def failure(error: BaseException, pid: int | None = None) -> None:
-    """Print why a recording ended early; an unexpected error is printed with its traceback."""
+    """Print why a recording ended early. An error that is not pyprof's own is printed with its traceback."""
     if isinstance(error, PyprofError):
         refuse(error, pid)
         return
@@ -156,7 +164,7 @@ def failure(error: BaseException, pid: int | None = None) -> None:
 
 
 def tolerate_encodings() -> None:
-    """Make output streams escape characters that the terminal's encoding cannot represent."""
+    """Make standard output and standard error escape characters that the terminal's encoding cannot represent."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -166,7 +174,7 @@ _DELETE = "\x7f"
 
 
 class Log:
-    """The agent's log; write receives a line without its end."""
+    """The log of an agent or a server. The function `write` receives each line without its end."""
 
     def __init__(self, write: Callable[[str], None], as_json: bool) -> None:
         self._write, self._as_json = write, as_json
@@ -191,7 +199,7 @@ class Log:
 
 
 def log_thread_failures(log: Log) -> None:
-    """Write a line to the log, in place of Python's traceback, if an unexpected error ends a thread of this process."""
+    """Write unexpected errors that end a thread of this process to the log, in place of Python's traceback."""
 
     def write(failed: threading.ExceptHookArgs) -> None:
         name = failed.thread.name if failed.thread is not None else ""
@@ -203,7 +211,7 @@ def log_thread_failures(log: Log) -> None:
 
 
 def log_failure(error: PyprofError) -> None:
-    """Write why a command with `--log json` failed as a line of its log."""
+    """Write the reason why a command with `--log json` failed, in the form of a line of its log."""
     from pyprof.model.loss_reason_texts import find_hint
 
     Log(lambda text: terminal_output.line(text, sys.stderr), True)(

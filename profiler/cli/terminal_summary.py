@@ -27,34 +27,36 @@ from pyprof.model.unwind_result import StackEnd, Trust
 
 TOP = 5
 NATIVE = PROCESSES = 3
-"""Number of rows in the summary's table of native functions below an interpreter's, and in the table of processes."""
+"""Number of rows in the summary's table of native functions, which follows that of an interpreter's functions. The
+table of processes (PROCESSES) has as many.
+"""
 _LABEL, _MODULE = 9, 22
 _SOURCES = frozenset({"by_stops", "by_stops_in_part", "by_stepping", "by_events", "by_program", "by_program_because"})
-"""Reasons of the notes about how samples were taken. They are a part of the line on the samples."""
+"""Ids of the notes about the source of the samples. The summary puts them into the line about the samples."""
 _ABOUT_SAMPLES = frozenset({"never_stopped", "sleepers_from_outside"})
-"""Reasons of notes that have no separate line in the summary."""
+"""Ids of notes about samples that have no separate line in the summary."""
 _WHAT = {"cpu": "processor time", "wall": "time", "offcpu": "time off the processor", "lock": "time in locks"}
 _SHOWN_MISSING = 0.01
-"""Share of unsampled time above which it is a row of the summary's first table and the processor time is split by
+"""Minimum share of unsampled time for a row in the summary's first table, and for splitting the processor time by
 reason.
 """
 _MISSING_ROW = "[not sampled]"
 _LOST = ("samples_lost",)
-"""Names of the counters of lost records whose time is in Summary.lost_s."""
+"""Names of the counters of lost samples whose time Summary.lost_s states."""
 _ADVISED_HZ = (199, 499, 999)
 _SLOW = 0.95
-"""Share of the requested sampling rate below which the summary prints the reached rate."""
+"""Fraction of the requested sampling rate below which the summary states the rate that was reached."""
 _NAMELESS = "code_without_names"
-"""Reason of the problem of generated code without names."""
+"""Id of the problem that generated (JIT) code has no names."""
 _NO_SYMBOLS = frozenset({"exported_names_only", "no_time_for_names"})
-"""Reasons of problems of modules whose functions have no names."""
+"""Ids of the problems of modules whose functions have no names."""
 
 
 def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]:
-    """Return the lines of a recording's summary, the most important first, with at most width characters each.
+    """Return the lines of a recording's summary, the most important first, each of at most `width` characters.
 
     Args:
-        page: True if an HTML page was written, which also has the details.
+        page: True if an HTML page was written, which has the details too.
     """
     summary = profile.summary
     lines = [*_warnings(summary, width), f"pyprof: {_title(profile)}"]
@@ -83,7 +85,7 @@ def report(profile: Profile, width: int, page: bool, verbose: bool) -> list[str]
 
 
 def brief(profile: Profile) -> str:
-    """Return a one-line summary of a window after the first one."""
+    """Return a one-line summary of a window. Only the first window of a recording has a longer summary."""
     shown = profile.summary.shown
     native = "native " if profile.summary.not_shown else ""
     whole = percent(_whole(profile.summary), shown.total)
@@ -114,7 +116,9 @@ def _locks(profile: Profile, width: int) -> Iterator[str]:
 
 
 def _tables(found: FunctionTables, profile: Profile, width: int) -> Iterator[str]:
-    """Yield the lines of the tables of functions: shares of the shown time, or numbers of samples if there are few."""
+    """Yield the lines of the summary's tables of functions. They have shares of the shown time, or numbers of samples
+    if there are few.
+    """
     summary, whole = profile.summary, profile.total
     amount = "{:,}".format if summary.is_small else _share(whole)
     of = f"of {duration(whole)}: " if summary.shown.unit == "nanoseconds" else ""
@@ -159,7 +163,7 @@ def _share(whole: float) -> Callable[[float], str]:
 
 
 def _more_samples(summary: Summary) -> str:
-    """Return a sentence that says how few samples there are, and which command takes enough."""
+    """Return a sentence that says how few samples there are, and which options of `pyprof record` would take enough."""
     times = -(-ENOUGH_SAMPLES // summary.samples)
     rate_hz = next((rate for rate in _ADVISED_HZ if rate >= summary.rate_wanted * times), _ADVISED_HZ[-1])
     more = f"-r {rate_hz}" if rate_hz > summary.rate_wanted else ""
@@ -170,9 +174,10 @@ def _more_samples(summary: Summary) -> str:
 
 
 def _processor_time(summary: Summary) -> str:
-    """Describe the kernel's processor time as the sum of sampled and unsampled time, by reason.
+    """Describe the processor time that the kernel counted as the sum of sampled time and unsampled time, the latter by
+    reason.
 
-    The text is empty if nearly all of it was sampled, or if it is not known.
+    The text is empty if nearly all of the time was sampled, or if it is not known.
     """
     spent, missing = summary.processor_s, summary.not_sampled_s
     if missing <= _SHOWN_MISSING * spent:
@@ -195,7 +200,9 @@ def _row(share: str, name: str, module: str, width: int) -> str:
 
 
 def _sampled(summary: Summary) -> str:
-    """Return a sentence about how the samples of a recording were taken, how many, and at which cost."""
+    """Return a sentence about the samples of a recording: how they were taken, how many there are, and what they cost
+    the target.
+    """
     notes = {note.reason: advice(note.text) for note in summary.notes[:2]}
     first = next(iter(notes), "")
     slow = 0 < summary.rate_reached < _SLOW * summary.rate_wanted
@@ -244,8 +251,8 @@ def _whole(summary: Summary) -> int:
 
 
 def _may_be_guessed(summary: Summary) -> bool:
-    """Return True if frames may be guesses, because stacks end in JIT code without unwind rules and without a
-    description.
+    """Return True if `--scan` could guess further frames, because stacks end in JIT code that has neither unwind rules
+    nor a description.
     """
     cut, made = summary.shown.ends.get(StackEnd.NO_RULE.label, 0), [m for m in summary.modules if _nameless(m)]
     return bool(made) and cut >= MUCH * summary.shown.total > 0 and not summary.trust.get(Trust.SCAN.label)
@@ -299,7 +306,7 @@ def _details(summary: Summary, width: int) -> list[str]:
 
 
 def lacking_modules(summary: Summary) -> list[str]:
-    """Return lines that say what each object file lacks, with each hint once."""
+    """Return lines that say for each object file what is missing, such as symbols. Each hint is given once."""
     lines = []
     for module in (module for module in summary.modules if module.problems):
         lines += ["", f"  {module.path}"]
@@ -320,7 +327,7 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
 
 
 def wrapped(text: str, width: int, indent: str) -> list[str]:
-    """Break a text into lines of at most width characters, and indent all but the first."""
+    """Break a text into lines of at most `width` characters, and indent all lines but the first."""
     return textwrap.wrap(
         text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
     )

@@ -1,7 +1,7 @@
 """Tables of functions in the terminal, with their shares.
 
-They have the most expensive functions, or their callers and callees. The choice of functions to show differs for native
-programs and interpreters.
+A table has the most expensive functions, or the callers or callees of one. Which functions it shows depends on whether
+the program is native or interpreted.
 """
 
 from __future__ import annotations
@@ -32,17 +32,21 @@ from pyprof.model.thread_identity import shown
 from pyprof.session.pipeline.native_frame_views import with_frames
 
 NATIVE_INCLUDED = ", native code included"
-"""Addition to the heading of the first table of functions, in programs with an interpreter."""
+"""Words in the heading of a table of functions, for programs with an interpreter: a function includes the native code
+that it calls.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionTables:
-    """The costs of all functions, and those of native functions that an interpreter's functions call.
+    """The costs of all functions, and separately those of native functions that an interpreter's functions call.
 
     Attributes:
-        functions: Native code of libraries is part of the interpreter's or the application's function that calls it.
-        native: Sorted by own cost, largest first. The own cost is the part that `functions` counts in the callers.
-        is_interpreted: True if an interpreter's function is among them.
+        functions: Costs of functions. Native code of libraries counts for the interpreter's or the application's
+            function that calls it.
+        native: Costs of native functions of libraries, largest own cost first. `functions` counts this cost for the
+            callers.
+        is_interpreted: True if the profile has functions of an interpreter.
     """
 
     functions: Costs
@@ -51,8 +55,8 @@ class FunctionTables:
 
 
 def function_tables(profile: Profile, by_samples: bool = False) -> FunctionTables:
-    """Return the costs of a profile's functions. For an interpreted program native functions have a separate table,
-    and their time counts for the interpreter's function that called them.
+    """Return the costs of a profile's functions. In an interpreted program, native functions have a separate table, and
+    their time counts for the interpreter's function that called them.
 
     Args:
         profile: The profile.
@@ -84,13 +88,13 @@ def is_interpreted(profile: Profile) -> bool:
 
 
 def is_native(kind: FrameKind) -> bool:
-    """Return True for a native function, by the kind that functions_of() gives it."""
+    """Return True if a function is native code, not an interpreter's function."""
     return kind != FrameKind.INTERPRETER
 
 
 def by_caller(profile: Profile) -> Profile:
-    """Return a profile in which the stacks of an interpreter have only its functions and the application's native
-    functions.
+    """Return a profile for programs with an interpreter: its stacks have only the interpreter's functions and the
+    application's native functions.
     """
     frames, shown = list(profile.frames), list[int | None]()
     for at, frame in enumerate(profile.frames):
@@ -106,8 +110,8 @@ def by_caller(profile: Profile) -> Profile:
 
 
 def _of_application(profile: Profile, frame: Frame) -> Frame | None:
-    """Return a frame with only those of its functions that the tables of functions show, None if they show none of
-    them.
+    """Return a frame with only those of its functions that the tables show: the interpreter's and the application's.
+    None if it has no such function.
     """
     if frame.kind == FrameKind.MARKER or is_of_runtime(profile, frame):
         return frame
@@ -120,16 +124,16 @@ def _of_application(profile: Profile, frame: Frame) -> Frame | None:
 
 SHARE, _MODULE, _BAR = 8, 24, 10
 _LEAST = 20
-"""Minimum number of characters for a function's name in a table."""
+"""Minimum number of characters for a function's name in a table in the terminal."""
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 MIN_UNSAMPLED = 0.01
-"""Share of time without samples above which a table has a row for it."""
+"""Share of time without samples above which a table of functions has a row for it."""
 
 
 MIN_HALF_WIDTH = 0.05
-"""Half width of the confidence interval of shares from which on a table states it."""
+"""Half width of the confidence interval of shares from which on a table of functions states the interval."""
 
 
 def top(profile: Profile, width: int, count: int, by_frames: bool = False, shows_gap: bool = False) -> Iterator[str]:
@@ -180,7 +184,7 @@ def _costs(rows: Sequence[Cost], value: int, width: int) -> Iterator[str]:
 
 
 def functions_of(profile: Profile, text: str) -> tuple[Neighbours, str]:
-    """Return the functions that a text names, and their names for a heading.
+    """Find the functions whose names match a text. Return them, and their names for a heading.
 
     Raises:
         UsageError: The text names no function.
@@ -196,7 +200,7 @@ def functions_of(profile: Profile, text: str) -> tuple[Neighbours, str]:
 
 
 def relations(profile: Profile, text: str, callers: bool, width: int, count: int) -> Iterator[str]:
-    """Yield the lines of the table of callers or callees of the functions that a text names.
+    """Yield the lines of the table of callers or callees of the functions whose names match a text.
 
     Raises:
         UsageError: The text names no function.
@@ -225,7 +229,7 @@ def amount(profile: Profile, value: int) -> str:
 
 
 def _rows(heads: Sequence[str], functions: Sequence[FunctionWords], width: int) -> Iterator[str]:
-    """Yield a table line for each function: the given beginning, the function's name, its file."""
+    """Yield a table line for each function: the text of `heads` for it, the function's name, and its file."""
     room = max(width - max(map(len, heads), default=0) - _MODULE - 2, _LEAST)
     names = function_names([printable(name) for name, _ in functions], room)
     modules = module_names([printable(module) for _, module in functions], _MODULE)

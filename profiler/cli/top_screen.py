@@ -1,4 +1,5 @@
-"""A screen on a terminal, which is always restored, and its lines, which are made from a snapshot and a view.
+"""The screen of `pyprof top`: a terminal, which is always restored, and the lines on it, which are made from a snapshot
+and a view.
 
 Keys arrive as bytes, without echo; Ctrl-C and Ctrl-Z are keys too. Signals that end or stop this process are handled
 elsewhere. The screen uses the terminal's alternate buffer, so that its former contents come back. Only changed lines
@@ -32,7 +33,9 @@ from pyprof.cli.top_window_costs import RowCost, RowTree, Tally, TopRow
 _SHARE = 7
 _MIN_NAME = 16
 _NOTE_SHARE = 4
-"""Divisor of the screen's width that gives the width of the note column, which stays within these limits."""
+"""Divisor of the screen's width that gives the width of the column of notes, such as the module of a function. The
+result is limited to _NOTE_LEAST.._NOTE_MOST.
+"""
 _NOTE_LEAST, _NOTE_MOST = 12, 30
 NOTE_OF = {
     "function": "module",
@@ -44,13 +47,17 @@ NOTE_OF = {
 }
 NUMBER_OF = {"thread": "tid", "process": "pid"}
 WHAT = {"cpu": "processors", "wall": "threads", "offcpu": "threads waiting", "lock": "threads waiting"}
-"""Unit of the number in the heading of `pyprof top`, by mode: the time of the mode divided by the elapsed time."""
+"""Unit of the average in the heading of `pyprof top`, by mode. The average is the measured time divided by the elapsed
+time, such as 1.5 processors.
+"""
 _ABOVE, _BELOW = 3, 1
-"""Number of lines on the screen above the rows (title, choices, heading) and below them (hints)."""
+"""Number of lines on the screen of `pyprof top` above the table's rows (title, choices, heading) and below them
+(hints).
+"""
 
 
 class StyledText(NamedTuple):
-    """A part of a line without control characters; style is one of terminal.STYLES, "" for none."""
+    """A part of a line without control characters. `style` is one of terminal.STYLES, "" for none."""
 
     text: str
     style: str = ""
@@ -60,7 +67,7 @@ ScreenLine = Sequence[StyledText]
 
 
 class Screen(Protocol):
-    """A display with a keyboard: a terminal, or a text buffer in tests."""
+    """A display with a keyboard for `pyprof top`: a terminal, or a text buffer in tests."""
 
     def size(self) -> tuple[int, int]:
         """Return the current size of the screen as (columns, rows)."""
@@ -75,7 +82,7 @@ class Screen(Protocol):
         ...
 
     def redraw(self) -> None:
-        """Make the next draw() draw the whole screen, because the screen does not show what was drawn."""
+        """Let the next draw() draw all lines, because the terminal no longer shows what was drawn before."""
         ...
 
     def keys(self, timeout_s: float) -> list[str]:
@@ -93,7 +100,7 @@ class Screen(Protocol):
         ...
 
     def leave_for(self, job: Callable[[], None]) -> None:
-        """Give the terminal back to other programs while job() runs."""
+        """Give the terminal back to other programs while the function job() runs."""
         ...
 
 
@@ -109,11 +116,11 @@ def room(height: int) -> int:
 def picture(
     snapshot: Snapshot, view: View, stacks: RowTree | None, late_text: str, width: int, height: int
 ) -> list[ScreenLine]:
-    """Return the lines of the whole screen of `pyprof top`, at most `height` lines of at most `width` columns.
+    """Return the lines of the whole screen of `pyprof top`: at most `height` lines of at most `width` columns.
 
     Args:
-        stacks: Stacks of the opened row.
-        late_text: Text to show with an old snapshot.
+        stacks: Callers or callees of the row that the user opened, None to show the table.
+        late_text: Text that says that the snapshot is old, "" if it is not.
     """
     found = snapshot.table(view.table, view.span_s)
     lines = [_spread((StyledText(title(snapshot, found), "title"),), _state(snapshot, view, late_text), width)]
@@ -141,14 +148,14 @@ def _cut(line: ScreenLine, width: int) -> ScreenLine:
 
 
 def choices(snapshot: Snapshot, view: View) -> str:
-    """Describe in one line the table, the order and the time span of a view of `pyprof top`."""
+    """Describe in one line what a view of `pyprof top` shows: the table, its order and its time span."""
     span = f"last {view.span_s:g} s" if view.span_s else "everything"
     search = f', with "{printable(view.search)}"' if view.search else ""
     return f"{snapshot.mode}, {span}, by {view.table}{search}{_hidden(snapshot)}"
 
 
 def _hidden(snapshot: Snapshot) -> str:
-    """Return a text with the number of idle threads that the newest window omits, "" for none."""
+    """Return a text with the number of idle threads that the tables of `pyprof top` leave out, "" for none."""
     return f", without {many(snapshot.idle_threads, 'idle thread')}" if snapshot.idle_threads else ""
 
 
@@ -222,7 +229,9 @@ def _last(snapshot: Snapshot, view: View, width: int) -> StyledText:
 
 
 def plain(snapshot: Snapshot, view: View, width: int, count: int) -> list[str]:
-    """Return the lines of a table for scripts: the title, the omitted samples, the heading, and at most count rows."""
+    """Return the lines of a table of `pyprof top` for scripts: title, omitted samples, heading, and at most `count`
+    rows.
+    """
     found = snapshot.table(view.table, view.span_s)
     shown = rows(found.tables[view.table], view)[:count]
     hidden = f"{_hidden(snapshot).removeprefix(', ')}: --idle shows them" if snapshot.idle_threads else ""
@@ -271,7 +280,7 @@ def _names(shown: Sequence[TopRow], kind: str, room: int) -> list[str]:
 
 
 def fitting(words: str, width: int) -> str:
-    """Pad or cut a text to exactly width columns of the terminal; an ellipsis marks a cut."""
+    """Pad or cut a text to exactly `width` columns of the terminal. A cut is marked by an ellipsis."""
     if cell_len(words) <= width:
         return set_cell_size(words, width)
     return set_cell_size(set_cell_size(words[: 2 * width], width - 1).rstrip() + "…", width)
@@ -290,7 +299,7 @@ _SYSTEMS = {"standard": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT, "tru
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"
 _LEAVE = "\x1b[0m\x1b[?25h\x1b[?1049l"
 _ESCAPE_S = 0.05
-"""Maximum time in seconds from the first byte of a key's escape sequence to its rest."""
+"""Maximum time in seconds between the first byte of a key's escape sequence and its other bytes."""
 _RESTORE_S = 0.2
 _SEQUENCE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])")
 _CURSOR = {b"A": "up", b"B": "down", b"C": "right", b"D": "left", b"H": "home", b"F": "end"}
@@ -299,12 +308,14 @@ _LETTERS = {"\t": "tab", "\r": "enter", "\n": "enter", "\x7f": "backspace", "\x0
 
 
 def usable() -> bool:
-    """Return True if there is a terminal that can be drawn on."""
+    """Return True if standard output is a terminal on which `pyprof top` can draw a screen."""
     return sys.stdout.isatty() and not Console(file=sys.stdout).is_dumb_terminal and _keys_fd() is not None
 
 
 def _keys_fd() -> int | None:
-    """Open the source of keys of `pyprof top`: standard input, or else the terminal of this session."""
+    """Open the source of keys of `pyprof top`: standard input, otherwise the controlling terminal. Return a descriptor,
+    None if there is neither.
+    """
     if os.isatty(0):
         return os.dup(0)
     with contextlib.suppress(OSError):
@@ -313,7 +324,7 @@ def _keys_fd() -> int | None:
 
 
 class Terminal:
-    """A terminal as the Screen of `pyprof top`, on standard output; a context manager for the main thread."""
+    """A terminal on standard output as the Screen of `pyprof top`. It is a context manager for the main thread."""
 
     def __init__(self) -> None:
         keys = _keys_fd()
@@ -431,7 +442,7 @@ class Terminal:
             os.write(self._wake, b"!")
 
     def leave_for(self, job: Callable[[], None]) -> None:
-        """Restore the terminal while job() runs (Screen.leave_for). SIGTSTP stops this process meanwhile."""
+        """Restore the terminal's normal state while job() runs. SIGTSTP stops this process in this time."""
         self.restore()
         heard = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         try:
@@ -445,8 +456,8 @@ class Terminal:
 
 
 def decoded(data: bytes) -> list[str]:
-    """Return the names of the keys in a piece of terminal input. A letter is its own name; unknown escape sequences are
-    skipped.
+    """Return the names of the keys in a piece of terminal input. The name of a letter is the letter; unknown escape
+    sequences are skipped.
     """
     found: list[str] = []
     at = 0

@@ -1,8 +1,8 @@
 """One invocation of `pyprof top`: its recordings, the screen or the tables for scripts, signals, a command's own
 output.
 
-The event loop takes keys and the newest snapshot until the user leaves. A change of mode needs another recording.
-Tables are for scripts, and for terminals that cannot be drawn on.
+The event loop takes keys and the newest snapshot until the user quits. A change of mode needs another recording. Tables
+instead of a screen are for scripts, and for terminals that cannot be drawn on.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _LATE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """The actions that the event loop of `pyprof top` can request, such as saving a file.
+    """The actions that the event loop of `pyprof top` can request, as functions.
 
     Attributes:
-        to_mode: Starts the recording again in another mode; raises PyprofError.
+        to_mode: Replaces the recording by one in another mode; raises PyprofError.
         suspend: Stops this process until SIGCONT.
         save: Saves the snapshot into a file ("" for the default name) and returns a message; raises PyprofError.
     """
@@ -55,7 +55,7 @@ class Acts:
 
 
 class Loop:
-    """The event loop of `pyprof top`. post() and leave() may be called from any thread; newest is the last snapshot."""
+    """The event loop of `pyprof top`. Any thread may call post() and leave(). `newest` is the last snapshot."""
 
     def __init__(self, screen: Screen, view: View, snapshot: Snapshot, acts: Acts) -> None:
         self.view = view
@@ -66,7 +66,7 @@ class Loop:
         self._posted_at = monotonic()
 
     def post(self, snapshot: Snapshot) -> None:
-        """Show a snapshot on the screen, unless the display is paused."""
+        """Pass a new snapshot to the event loop, which shows it unless the display is paused."""
         self.newest, self._posted_at = snapshot, monotonic()
         self._screen.wake()
 
@@ -75,7 +75,7 @@ class Loop:
         self._screen.wake()
 
     def run(self) -> None:
-        """Draw the screen and handle keys until the user leaves.
+        """Draw the screen of `pyprof top` and handle keys until the user quits.
 
         Raises:
             OSError: The terminal is gone.
@@ -93,7 +93,7 @@ class Loop:
         self._screen.draw(picture(self._shown, self.view, self._stacks(), late, *self._screen.size()))
 
     def _stacks(self) -> RowTree | None:
-        """Return the callers or callees of the row that the user opened, None if there is none."""
+        """Return the callers or callees of the row that the user has opened, None if no row is open."""
         view, seen = self.view, self._shown.seen
         profile = seen.profile(view.span_s) if view.opened is not None and seen is not None else None
         if profile is None or view.opened is None:
@@ -147,10 +147,10 @@ _OPENING_S = 0.8
 
 
 class WatchedTargets:
-    """The targets of a session of `pyprof top`: processes, or a command that waits to be released.
+    """The targets of a session of `pyprof top`: processes, or a command that is started but waits for its release.
 
-    One thread makes and ends the recordings. stop() may be called from any thread or a signal handler. stuck is called
-    from a thread if a recording does not end; it must end this process.
+    One thread begins and ends the recordings. Any thread and any signal handler may call stop(). The function `stuck`
+    is called in another thread if a recording does not end; it must end this process.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class WatchedTargets:
 
     @property
     def subject(self) -> Recorded:
-        """The subject of the newest recording of `pyprof top`, also after it has ended."""
+        """Description of the target of the newest recording of `pyprof top`, also after that recording has ended."""
         assert self._subject is not None, "begin() was not called"
         return self._subject
 
@@ -183,7 +183,7 @@ class WatchedTargets:
         return self._recording
 
     def begin(self, mode: str) -> Recording:
-        """Start the first recording of `pyprof top`, or end the current one and start the next.
+        """Start a recording of `pyprof top`. A recording that already runs is ended first.
 
         Raises:
             PyprofError: The recording cannot be opened (see session.recording_factory).
@@ -228,14 +228,14 @@ class WatchedTargets:
             self._stuck()
 
     def end(self) -> None:
-        """End the current recording of `pyprof top`; a command continues to run."""
+        """End the current recording of `pyprof top`. A recorded command continues to run."""
         if self._recording is not None:
             self._recording.close(ends_command=False)
             self._recording = None
 
     def close(self) -> int | None:
-        """End the recording and the command of `pyprof top`; return the command's exit code, None if it was still
-        running or there is none.
+        """End the recording and the command of `pyprof top`. Return the command's exit code, None if it was still
+        running or there is no command.
         """
         self.end()
         if self._command is None:
@@ -253,8 +253,8 @@ class Feed:
     """A thread that makes a snapshot of each window of one running recording.
 
     Args:
-        posted: Called with each snapshot, in the feed's thread.
-        shows_idle: See Snapshot.
+        posted: Function that receives each snapshot, in the thread of this object.
+        shows_idle: True if the tables include the waits of idle threads.
     """
 
     def __init__(
@@ -300,10 +300,10 @@ class LiveOptions:
     """The options of one invocation of `pyprof top`.
 
     Attributes:
-        targets: None with a command, () without targets.
+        targets: Pids or the selection of processes; None for a command, () if no target is given.
         every_s: Time between two snapshots in seconds.
-        output: File for all that was recorded, written at the end; None for none.
-        shows_idle: See Snapshot.
+        output: Path of a file with all samples, which is written at the end; None for none.
+        shows_idle: True if the tables include the waits of idle threads.
     """
 
     targets: TargetOptions | None
@@ -316,7 +316,7 @@ class LiveOptions:
 
 
 class LiveSession:
-    """One invocation of `pyprof top`; the main thread uses it once."""
+    """One invocation of `pyprof top`. It is used once, by the main thread."""
 
     def __init__(self, wanted: LiveOptions) -> None:
         self._wanted = wanted
@@ -328,8 +328,8 @@ class LiveSession:
         self._ending = EndBySignals(self._leave, self._stuck)
 
     def _launched(self) -> LaunchedCommand | None:
-        """Start the command of `pyprof top`. Its output to the terminal that the screen uses goes into a file and is
-        printed at the end.
+        """Start the command of `pyprof top`. Output that would go to the terminal of the screen goes into a file, and
+        is printed at the end.
         """
         if self._said is None:
             return None
@@ -337,7 +337,7 @@ class LiveSession:
             return launch(self._wanted.command, self._wanted.environment)
 
     def run(self, view: View) -> int:
-        """Run `pyprof top` until the user leaves, and return the exit code."""
+        """Run `pyprof top` until the user quits, and return the exit code."""
         freeze_loaded_objects()
         listen(self._ending)
         try:
@@ -398,13 +398,15 @@ class LiveSession:
 
 
 def _stop_here() -> None:
-    """Stop this process, as Ctrl-Z does by default."""
+    """Stop this process as the terminal's Ctrl-Z does (SIGTSTP)."""
     os.kill(os.getpid(), signal.SIGTSTP)
 
 
 @contextlib.contextmanager
 def _elsewhere(file: IO[bytes]) -> Iterator[None]:
-    """Redirect those standard streams that are terminals: output to a file, and input to /dev/null."""
+    """Redirect the standard streams that are terminals while the context lasts: output goes to a file, input comes from
+    /dev/null.
+    """
     kept = [os.dup(fd) for fd in range(3)]
     with open("/dev/null", "rb") as nothing:
         for fd, instead in ((0, nothing), (1, file), (2, file)):
@@ -427,8 +429,8 @@ class Printed:
         once: Print only one table.
         width: Maximum length of a line.
         rows: Maximum number of rows.
-        output: File for all that was recorded, None for none.
-        shows_idle: See Snapshot.
+        output: Path of a file with all samples, None for none.
+        shows_idle: True if the tables include the waits of idle threads.
     """
 
     every_s: float
@@ -440,7 +442,9 @@ class Printed:
 
 
 def print_tables(watched: WatchedTargets, view: View, how: Printed) -> int:
-    """Print tables until the target has ended or stop() is called, and return the exit code."""
+    """Print the tables of `pyprof top` for scripts until the target has ended or stop() is called. Return the exit
+    code.
+    """
     recording = watched.begin(watched.options.mode)
     gathering = SnapshotBuilder(recording.subject.title, recording.options.mode, how.shows_idle)
     sampled = False

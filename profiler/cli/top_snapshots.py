@@ -26,23 +26,24 @@ from pyprof.session.recording import Recorded
 
 MAX_SAMPLES = 1_000_000
 MAX_NODES = 1_000_000
-"""Maximum number of nodes of the merged stack tree, which only grows. Beyond it all windows except the newest are
-forgotten.
+"""Maximum number of nodes of the merged stack tree of `pyprof top`, which only grows. Beyond it, all windows except the
+newest are dropped.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class MergedWindows:
-    """A snapshot of the merged windows. Windows that are merged later do not change it.
+    """An immutable snapshot of merged windows: they share one tree of stacks. Windows that are merged later do not
+    change it.
 
     Attributes:
-        windows: The windows, the newest last. Their stacks and threads are numbered as in these tables, their own
-            tables are empty.
+        windows: The windows, the newest last. Their own tables are empty: the numbers of their stacks and threads refer
+            to the tables of this object.
         frames: Frames of all windows.
         modules: Modules of all windows.
         threads: Threads of all windows.
-        parent: Parents of the nodes of the tree.
-        frame: Frames of the nodes of the tree.
+        parent: For each node of the stack tree, the index of its parent.
+        frame: For each node of the stack tree, the index of its frame.
     """
 
     windows: tuple[Profile, ...]
@@ -53,9 +54,9 @@ class MergedWindows:
     frame: Sequence[int]
 
     def profile(self, span_s: float = 0) -> Profile | None:
-        """Return the profile of the last span_s seconds, or of all windows if it is 0.
+        """Return the profile of the last span_s seconds, or of all windows if span_s is 0.
 
-        It contains at least one window.
+        The profile contains at least one whole window.
 
         Returns:
             The profile, or None if there is no window.
@@ -94,7 +95,9 @@ class MergedWindows:
 
 
 class WindowMerger:
-    """A merger of a recording's windows with the same value types. It is bounded: the oldest windows are dropped."""
+    """A merger of a recording's windows, which have the same value types. Its size is bounded: the oldest windows are
+    dropped.
+    """
 
     def __init__(self) -> None:
         self._forget()
@@ -105,7 +108,7 @@ class WindowMerger:
         self._tables = JoinedTables()
 
     def add_window(self, profile: Profile) -> MergedWindows:
-        """Add a window of the recording, and return a snapshot of all windows that were added."""
+        """Add a window of the recording, and return a snapshot of all windows that are merged."""
         if len(self._tables.tree.parent) > MAX_NODES:
             self._forget()
         tables = self._tables
@@ -135,7 +138,7 @@ class WindowMerger:
 
 
 KEPT_NS = 60_000_000_000
-"""Longest time span, other than "all", that `pyprof top` can show, in nanoseconds."""
+"""Length in nanoseconds of the longest time span that `pyprof top` can show, apart from the whole recording."""
 
 
 DEFAULT_NAME = f"pyprof-%n-%p-%t{registry.DEFAULT.suffixes[0]}"
@@ -146,12 +149,12 @@ class Snapshot:
     """An immutable snapshot of all that `pyprof top` has recorded.
 
     Attributes:
-        recent: Windows of the last KEPT_NS, the newest last.
-        whole: All windows together.
+        recent: Costs of each window of the last KEPT_NS nanoseconds, the newest last.
+        whole: Costs of all windows together.
         ended: Why the recording has ended, "" while it runs.
-        seen: Stacks of the stored windows, those of idle threads included; None before the first window.
+        seen: Stacks of the stored windows, including those of idle threads; None before the first window.
         warning: Most important problem of the newest window.
-        shows_idle: The tables have the waits of idle threads.
+        shows_idle: True if the tables include the waits of idle threads.
         idle_threads: Number of idle threads that the tables leave out in the newest window.
     """
 
@@ -167,7 +170,9 @@ class Snapshot:
     idle_threads: int = 0
 
     def table(self, name: str, span_s: float) -> Tally:
-        """Return a cost table of the last span_s seconds (0 for all), of at least one window."""
+        """Return the costs in the last span_s seconds, of at least one window. If span_s is 0, return those of the
+        whole recording.
+        """
         if not span_s:
             return self.whole
         chosen: list[Tally] = []
@@ -181,7 +186,7 @@ class Snapshot:
 
 
 class SnapshotBuilder:
-    """The newest snapshot of one recording, which each window of the recording updates."""
+    """The builder of snapshots of one recording of `pyprof top`. Each window of the recording makes a new snapshot."""
 
     def __init__(self, title: str, mode: str, shows_idle: bool = False) -> None:
         self.snapshot = Snapshot(title, mode, shows_idle=shows_idle)
@@ -189,7 +194,7 @@ class SnapshotBuilder:
         self._merging = WindowMerger()
 
     def add_window(self, profile: Profile) -> Snapshot:
-        """Add the next window to the snapshot."""
+        """Add the next window of the recording, and make a new snapshot."""
         hidden = np.zeros(len(profile.stack), np.bool_) if self.snapshot.shows_idle else hidden_waits(profile)
         found = tally(selected(profile, ~hidden) if hidden.any() else profile)
         self._recent.append(found)
@@ -207,13 +212,13 @@ class SnapshotBuilder:
         return self.snapshot
 
     def end(self, why: str) -> Snapshot:
-        """Note why the recording has ended, and return the last snapshot."""
+        """Record why the recording has ended, and return the last snapshot."""
         self.snapshot = replace(self.snapshot, ended=why)
         return self.snapshot
 
 
 def saved(snapshot: Snapshot, path: str, subject: Recorded) -> str:
-    """Save all samples that `pyprof top` keeps, in the format of the file's suffix. Return a message for the user.
+    """Save all samples that `pyprof top` keeps in a file, in the format of its suffix. Return a message for the user.
 
     Args:
         path: Path of the file, "" for the default name.

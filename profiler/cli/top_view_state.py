@@ -1,6 +1,6 @@
 """The current view of `pyprof top` as an immutable value, and the keys that change it.
 
-Keys create another view; new samples do not change it.
+A key creates another view; new samples do not change the view.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ class View:
     """The state of the display of `pyprof top`: table, order, filter, selected row.
 
     Attributes:
-        table: One of TABLES.
-        sort: One of SORTS.
-        span_s: One of SPANS_S.
+        table: Name of the shown table, one of TABLES.
+        sort: Order of the rows, one of SORTS.
+        span_s: Length of the covered time span in seconds, one of SPANS_S.
         search: Show only rows with this text in their name or note, "" for all.
         at: Index of the selected row.
         chosen: The selected row; it stays selected when its index changes.
         prompt: Name of the open input line, "" if none is open.
         typed: Text in the input line.
         help: True if the help is shown.
-        first: First line of the help or of the stacks that is shown.
+        first: Index of the first visible line of the help or of the stacks.
         opened: The row whose stacks are shown, None for the table.
         callers: Show the row's callers instead of its callees.
         message: Text of the last line until the next key.
-        wants: Action for the loop, which then clears it; "" for none.
+        wants: Action that the view requests from the event loop, "" for none. The loop clears it.
     """
 
     table: str = "function"
@@ -59,7 +59,7 @@ def rows(table: Table, view: View) -> list[tuple[TopRow, RowCost]]:
     """Return the rows that a view of `pyprof top` shows, most expensive first. Functions that start every program or
     thread are left out.
 
-    Rows through which nearly all samples pass come after others.
+    Rows through which nearly all samples pass come after the other rows.
     """
     fits = _fits(view.search)
     found = [(row, amount) for row, amount in table.items() if fits(row) and (amount.own or not _starts(row))]
@@ -76,8 +76,8 @@ def rows(table: Table, view: View) -> list[tuple[TopRow, RowCost]]:
 
 
 def place(view: View, shown: Shown) -> int:
-    """Return the index of the selected row among the shown rows of `pyprof top`, or its former index if the row is no
-    longer shown.
+    """Return the index of the selected row among the shown rows of `pyprof top`. If the row is no longer shown, return
+    the selection's former index, limited to the shown rows.
     """
     for at, (row, _) in enumerate(shown):
         if row == view.chosen:
@@ -100,7 +100,9 @@ def _fits(search: str) -> Callable[[TopRow], bool]:
 QUIT, MODE, SUSPEND, REDRAW = "quit", "mode", "suspend", "redraw"
 """Actions that a view of `pyprof top` can request from the event loop."""
 SEARCH, SAVE = "search", "save as"
-"""Input prompts of `pyprof top`; after the second one is answered, the view requests it as an action."""
+"""Prompts of the input lines of `pyprof top`. SAVE is also the action that the view requests after the input of a file
+name.
+"""
 _LONGEST = 200
 
 
@@ -123,11 +125,11 @@ class Key:
     """A key of `pyprof top`, its effect and its help.
 
     Attributes:
-        names: Names that the screen uses.
-        label: Name for people.
-        does: Text for the help.
-        press: Returns the view after the key.
-        hint: Text for the last line of the screen, "" to leave it out.
+        names: Names of the key, as Screen.keys() returns them.
+        label: Name of the key for people.
+        does: Effect of the key, for the help.
+        press: Function that returns the view after the key.
+        hint: Word for the last line of the screen, "" to leave the key out there.
     """
 
     names: tuple[str, ...]
@@ -138,8 +140,8 @@ class Key:
 
 
 def _moved(by: Callable[[Around], int]) -> Press:
-    """Return a key handler that moves the selection by a number of rows, or the text by lines if the help or stacks are
-    shown.
+    """Return a key handler that moves the selection by a number of rows. If the help or stacks are shown, it scrolls
+    their text by as many lines.
     """
 
     def press(view: View, around: Around) -> View:
@@ -188,14 +190,14 @@ def _asking(prompt: str) -> Press:
 
 
 def _back(view: View, _: Around) -> View:
-    """Go back one step in `pyprof top`: close the help, close the stacks, or end the search."""
+    """Go back one step in `pyprof top`: close the help, close the opened row's stacks, or end the search."""
     if view.help:
         return replace(view, help=False, first=0)
     return replace(view, opened=None) if view.opened else replace(view, search="")
 
 
 def _open(view: View, around: Around) -> View:
-    """Show the stacks of the selected row. If its cost is mostly its own, show its callers first, else its callees."""
+    """Show the stacks of the selected row: its callers if most of its cost is its own cost, otherwise its callees."""
     if not around.shown or view.opened:
         return view
     at = place(view, around.shown)
@@ -243,7 +245,9 @@ def pressed(view: View, name: str, around: Around) -> View:
 
 
 def _typed(view: View, name: str) -> View:
-    """Return the view of `pyprof top` after a key in the input line. A search takes effect while it is typed."""
+    """Return the view of `pyprof top` after a key while an input line is open. A search takes effect while it is
+    typed.
+    """
     if name in ("esc", "ctrl-c"):
         return replace(view, prompt="", search="" if view.prompt == SEARCH else view.search)
     if name == "enter":
@@ -262,5 +266,5 @@ def help_lines() -> Iterator[tuple[str, str]]:
 
 
 def hints() -> str:
-    """Return the most important keys for the last line of the screen."""
+    """Return a text with the most important keys of `pyprof top`, for the last line of the screen."""
     return "  ".join(f"{key.label.split()[0]} {key.hint}" for key in KEYS if key.hint)

@@ -1,4 +1,6 @@
-"""Costs in one window of functions, threads, processes, modules and lines, and the callers and callees of a row."""
+"""Costs of functions, threads, processes, modules and lines in the windows of `pyprof top`, and the callers and callees
+of a row.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,16 @@ from pyprof.model.analysis.function_costs import START_UP, TreeSums, functions_o
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo
 
 MAX_ROWS = 50_000
-"""Maximum number of rows of one table of costs; the cheapest ones are dropped."""
+"""Maximum number of rows of one table of costs. Beyond it, the cheapest rows are dropped."""
 
 
 class TopRow(NamedTuple):
-    """The identity of a row in a table of costs. A line that is not known is a row of its function.
+    """The identity of a row in a table of costs of `pyprof top`. Code without a known source line is a row of its
+    function.
 
     Attributes:
         note: The module of a function, the function of a line, the process of a thread.
-        number: tid of a thread, pid of a process, else 0.
+        number: The tid of a thread, the pid of a process, otherwise 0.
     """
 
     name: str
@@ -32,11 +35,11 @@ class TopRow(NamedTuple):
 
 
 class RowCost(NamedTuple):
-    """Cost of a table's row in the primary value.
+    """The cost of a row in a table of `pyprof top`, as sums of the samples' primary value.
 
     Attributes:
-        own: Value of samples with the row as the innermost one.
-        total: Value of samples with the row anywhere on the stack.
+        own: Value of samples whose innermost frame belongs to the row.
+        total: Value of samples with a frame of the row anywhere on the stack.
     """
 
     own: int
@@ -48,11 +51,11 @@ Table = Mapping[TopRow, RowCost]
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The costs of functions, threads and processes in some windows of `pyprof top`.
+    """The costs of functions, threads and processes in one or more windows of `pyprof top`.
 
     Attributes:
         value: Sum of the values of all samples.
-        tables: Tables by the names in TABLES.
+        tables: Costs by row for each table, by the name in TABLES.
     """
 
     duration_ns: int
@@ -65,7 +68,7 @@ NOTHING = Tally(0, 0, 0, {table: {} for table in TABLES})
 
 
 def tally(profile: Profile) -> Tally:
-    """Compute the costs of functions, threads and processes in one window."""
+    """Compute the costs of functions, threads and processes in one window of `pyprof top`."""
     tables = {table: _by_frames(profile, table) for table in ("module", "line", "native")}
     tables["function"] = _by_frames(by_caller(profile), "function")
     spent = np.zeros(len(profile.threads), np.int64)
@@ -76,7 +79,7 @@ def tally(profile: Profile) -> Tally:
 
 
 def together(tallies: Iterable[Tally], names: Iterable[str] = TABLES) -> Tally:
-    """Add up the cost tables of several windows. Only the named tables are used."""
+    """Add up the costs of several windows of `pyprof top`. Only the tables in `names` are kept."""
     tables: dict[str, dict[TopRow, RowCost]] = {name: {} for name in names}
     duration = value = samples = 0
     for each in tallies:
@@ -97,7 +100,7 @@ def process_row(thread: ThreadInfo) -> TopRow:
 
 
 def frame_rows(profile: Profile, frame: Frame, table: str) -> list[TopRow]:
-    """Return what a cost table calls each function of a frame: the function, its module, its source line, and so on.
+    """Return the rows to which a cost table adds the samples of a frame, one for each of the frame's functions.
 
     A frame has several functions if calls were inlined. All tables have them in the same order, outermost first, so the
     n-th row of one table and the n-th row of another stand for the same function.
@@ -154,7 +157,7 @@ def _bounded(table: dict[TopRow, RowCost]) -> dict[TopRow, RowCost]:
 
 MAX_LINES = 1000
 LEAST = 0.005
-"""Share of a row's value below which a branch of its tree of callers or callees is left out."""
+"""Share of a row's value below which a branch in its tree of callers or callees is left out."""
 
 
 class Step(NamedTuple):
@@ -163,7 +166,7 @@ class Step(NamedTuple):
     Attributes:
         indent: Number of forks above the line. An only child has the indent of its parent.
         value: Value of the stacks through this line.
-        own: Value of the stacks that end here.
+        own: Value of the stacks whose last function is this line's.
     """
 
     indent: int
@@ -231,11 +234,11 @@ def _of_row(profile: Profile, table: str, row: TopRow) -> npt.NDArray[np.bool_]:
 
 
 def _chosen(path: Sequence[tuple[TopRow, bool]], callers: bool, whole: bool) -> list[TopRow] | None:
-    """Return the functions on a stack from a row's function towards the leaf or the root, without functions that start
-    every program; None if the row is not on the stack.
+    """Return the functions on a stack from a row's function to the leaf (callees) or to the root (callers), without
+    functions that start every program.
 
     Args:
-        whole: Use the whole stack.
+        whole: Return the whole stack instead of the part from the row on.
 
     Returns:
         None if the stack does not contain the row.
@@ -275,7 +278,9 @@ def _steps(root: _Node) -> list[Step]:
 
 
 def _below(node: _Node, indent: int, least: float) -> Iterator[tuple[int, TopRow, _Node]]:
-    """Yield the children of a tree's node whose value is at least `least`, the cheapest first."""
+    """Yield the children of a node in a tree of callers or callees, cheapest first. Children whose value is below
+    `least` are left out.
+    """
     for row, child in sorted(node.below.items(), key=lambda each: (each[1].value, each[0])):
         if child.value >= least:
             yield indent, row, child

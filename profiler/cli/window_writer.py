@@ -1,4 +1,4 @@
-"""The sink of `pyprof record`: each window of a recording is written to its file, and reported."""
+"""The sink of `pyprof record`: it writes each window of a recording to a file and reports it in the terminal."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class WindowOptions:
     """The options for writing the windows of a recording.
 
     Attributes:
-        output: File name with %p %n %t %i.
-        save: File name pattern of the recording file, None for none.
-        summary: File name pattern of the summary, None for none.
-        target: "pid", "command", "stub", or "" for processes that were chosen by criteria.
+        output: Pattern of the output's file name, with %p, %n, %t and %i (see output_files.Names).
+        save: Pattern of the name of the recording file, None for none.
+        summary: Pattern of the name of the summary file, None for none.
+        target: Kind of the target: "pid", "command", "stub", or "" for processes that match criteria.
         idle: True if waits of idle threads are shown.
     """
 
@@ -46,7 +46,7 @@ class WindowOptions:
 
     @property
     def descriptors(self) -> list[int]:
-        """Descriptors of this process that are written to, from the shell's >(...)."""
+        """File descriptors of this process to which output is written, as the shell's >(...) passes them."""
         from pyprof.exporters import output_file
 
         named = {output_file.find_stream(path) for path in (self.output, self.save, self.summary) if path}
@@ -55,7 +55,7 @@ class WindowOptions:
 
 @dataclass(frozen=True, slots=True)
 class WindowWriter:
-    """A Sink that writes each window of a recording to its files; options are those of the recording."""
+    """A Sink that writes each window of a recording to its files. `options` are the options of the recording."""
 
     how: WindowOptions
     subject: Recorded
@@ -76,7 +76,9 @@ class WindowWriter:
         return self.how.output if self.how.exporter.name == registry.RECORDING else self.how.save or ""
 
     def open_journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
-        """Return the journal of the recording file, None if none is written."""
+        """Open the journal of the recording file, which is written while the recording runs. None if no recording file
+        is written.
+        """
         from pyprof.exporters import output_file
         from pyprof.recording.writer import FileJournal
 
@@ -89,7 +91,7 @@ class WindowWriter:
         """Write one window of a recording to its file, and report it.
 
         Raises:
-            OutputError: A file was not written; the user has been told.
+            OutputError: A file was not written, and a message about it was printed.
         """
         from pyprof.cli import output_files
         from pyprof.model.analysis.idle_waits import without_idle
@@ -133,11 +135,13 @@ class WindowWriter:
         return not profile.summary.samples and not self.is_of_locks
 
     def _may_be_empty(self, number: int) -> bool:
-        """Return True if a profile without samples is written: a window among others, or a document for programs."""
+        """Return True if a profile without samples is written too: if it is one of several windows, or in a format that
+        programs read.
+        """
         return number > 0 or self.is_of_locks or self.how.exporter.name != registry.DEFAULT.name
 
     def _report(self, profile: Profile, number: int, places: Sequence[str]) -> None:
-        """Print the report of a recorded window, and the paths of the files that it was written to."""
+        """Print the summary of a recorded window, and the paths of the files to which it was written."""
         from pyprof.cli.terminal_summary import brief, report, wrapped
 
         width = min(max(columns(), 60), 120)
