@@ -1,4 +1,5 @@
-"""Address spaces from the kernel's records: /proc/PID/maps once, then each new mapping at its time.
+"""Address spaces from the kernel's records: /proc/PID/maps is read once, and then each record of a new
+mapping is applied at its time.
 
 The kernel reports executable mappings when they are made, not when they are removed. A mapping ends when another one
 covers it; /proc/PID/maps is also read again after each report. A generation is made only for times with samples.
@@ -22,21 +23,23 @@ from pyprof.model.address_space import AddressSpace, Mapping, ProgramImage, Read
 
 Mappings = tuple[Mapping, ...]
 Change = Mapping | Mappings | None
-"""Change of a process's mappings: a new mapping, all mappings of a reading of /proc/PID/maps, or None for an exec."""
+"""A change of a process's mappings: one new mapping, all mappings from a reading of /proc/PID/maps (a tuple),
+or None for an exec.
+"""
 
 _MAX_CHANGES, _MAX_WORK = 1 << 16, 1 << 26
-"""Limits for applying new mappings of a process one by one: their number, and the number of changes times that of
-existing mappings.
+"""Limits for applying new mappings of a process one by one: the number of new mappings, and the product of
+that and the number of existing mappings.
 
-Beyond them, the process's maps are read afterwards instead.
+Above a limit, the process's /proc/PID/maps is read instead.
 """
 _MAX_SEEN = 4096
 
 
 @dataclass(eq=False)
 class PendingChanges:
-    """A queue of changes of one process's mappings, in order of time. `skipped` is True if there were more new mappings
-    than it stores.
+    """A queue of changes of one process's mappings, in order of time. `skipped` is True if there were more
+    new mappings than the queue may store.
     """
 
     skipped: bool = False
@@ -50,7 +53,7 @@ class PendingChanges:
         return ((at, change) for at, _, change in self._changes)
 
     def has_room(self, mapped: int) -> bool:
-        """Return True if one more new mapping can be queued; otherwise note that a mapping was skipped.
+        """Return True if one more new mapping can be queued. Otherwise set `skipped` and return False.
 
         Args:
             mapped: Number of existing mappings.
@@ -71,10 +74,11 @@ class CodePlaces:
     _count: int = 0
 
     def add_mapping(self, mapping: Mapping, image: ProgramImage) -> None:
-        """Store where a file's code was mapped. If two files were mapped at one address, mark the range of the program
-        image as contested: memory that is read now may be that of either file.
+        """Store the address range at which a file's code was mapped. If two files were mapped at one address,
+        mark the range as contested in the program image: memory that is read there later may be that of
+        either file.
 
-        A place is stored once, because a program may map a thousand files there.
+        Each range of a file is stored once, because a program may map a thousand files at one place.
         """
         place = mapping.start, mapping.end
         if not mapping.inode or place in self._seen.get(mapping.inode, ()) or self._count == _MAX_SEEN:
@@ -93,8 +97,8 @@ _NEAR_NS = 20_000_000
 _MAX_REPLACED = 16
 _MAX_SEGMENTS = 8
 _READ_BUDGET = 5
-"""Factor that limits the cost of reading a process's maps: it takes a fifth of the time at most, however long the maps
-are.
+"""Factor that limits the cost of reading a process's /proc/PID/maps: after a reading that took time t, there
+is none for _READ_BUDGET times t.
 """
 _EXEC_NS = 20_000_000  # time after an exec in which samples may still have the old program's registers
 
@@ -102,8 +106,8 @@ _EXEC_NS = 20_000_000  # time after an exec in which samples may still have the 
 class MappingLayout:
     """The mappings of a process, by address, with fast replacement of single mappings.
 
-    A program may replace thousands of mappings between two samples. A new mapping costs as much as what it covers,
-    however many others there are.
+    A program may replace thousands of mappings between two samples. The time to add a mapping depends only on
+    the mappings that it covers, not on the number of all mappings.
     """
 
     def __init__(self, mappings: Mappings) -> None:
@@ -128,7 +132,9 @@ class MappingLayout:
         return tuple(self._made)
 
     def has_mapping(self, mapping: Mapping) -> bool:
-        """Return True if the same part of the same file is already mapped at the place of a mapping."""
+        """Return True if the layout has exactly this mapping of a file: the same part of the file at the same
+        address.
+        """
         at = bisect_left(self._made, mapping.start, key=_start)
         return bool(mapping.inode) and at < len(self._made) and self._made[at] == mapping
 
@@ -151,15 +157,16 @@ class MappingHistory:
 
     Attributes:
         pid: The process.
-        next_id: Returns identifiers for address spaces.
+        next_id: Function that returns a new identifier for an address space.
         layout: The mappings.
-        root: The selected process of the process tree.
-        parent: The process that forked it; 0 if that is unknown or it has called exec since.
+        root: Pid of the selected process of its process tree.
+        parent: Pid of the process that forked it; 0 if that is unknown or it has called exec since.
         image: Current program image of the process.
         _changes: Changes that no assign_spaces() has applied yet.
-        _stale: True if `_now` was read before a change.
-        _look_ns: Time before which the maps are not read again.
-        _now: The mappings that were read last.
+        _stale: True if /proc/PID/maps must be read again, because a change was reported after the last
+            reading.
+        _look_ns: Monotonic time before which the maps are not read again.
+        _now: The mappings from the last reading of /proc/PID/maps.
     """
 
     pid: int
@@ -192,10 +199,10 @@ class MappingHistory:
         self._hidden = self.image
 
     def takes_mappings(self) -> bool:
-        """Return True if add_mapping() may store another mapping.
+        """Return True if add_mapping() may store one more mapping. Return False if too many are stored, so
+        that all mappings of the process must be read again.
 
-        assign_spaces() applies stored mappings one by one to the samples between them. It returns False if too many are
-        stored: then all mappings of the process must be read again.
+        The next assign_spaces() applies the stored mappings one by one to the samples between them.
         """
         return self._changes.has_room(len(self.layout))
 
@@ -221,8 +228,8 @@ class MappingHistory:
     ) -> tuple[npt.NDArray[np.int32], dict[int, AddressSpace]]:
         """Find the address space of each sample of a process, and apply the changes of its mappings.
 
-        A sample that arrives later gets the state after these changes. A sample that the kernel took inside an exec
-        still has the old program's pc.
+        A sample that is passed to a later call gets the state after these changes. A sample that the kernel
+        took inside an exec gets the old program's address space, because it still has the old program's pc.
 
         Args:
             times_ns: Times of k samples, ascending.
@@ -254,10 +261,10 @@ class MappingHistory:
         return ids, spaces
 
     def _taken_changes(self) -> list[tuple[int, Change]]:
-        """Remove those mapping changes from the queue that can be applied now, and return them with their times.
+        """Empty the queue of mapping changes, and return those that can be applied, with their times.
 
-        If /proc/PID/maps is read during a change, it mixes two states. So it is used only if more changed than the
-        queue stores.
+        A reading of /proc/PID/maps during a change mixes two states. So readings near a reported change are
+        dropped, unless the queue had no room for all changes.
         """
         changes, self._changes = self._changes, PendingChanges()
         reported = [at for at, change in changes if not isinstance(change, tuple)]
@@ -273,7 +280,9 @@ class MappingHistory:
         ]
 
     def apply_changes(self) -> None:
-        """Apply the mapping changes of a process that was not sampled. If it has ended, they wait for late samples."""
+        """Apply the stored mapping changes of a process without samples. If the process has ended, they are
+        kept for late samples.
+        """
         if self._changes and not self._over:
             self.assign_spaces(np.zeros(0, np.int64), np.zeros(0, np.uint64))
 
@@ -297,16 +306,16 @@ class MappingHistory:
             self._replaced = [(at, old) for at, old in self._replaced if at + _EXEC_NS > last][-_MAX_REPLACED:]
 
     def distrust_mappings(self) -> None:
-        """Read the process's maps again because records of mappings may have been lost. If the maps were just read, do
-        that at the next change.
+        """Read the process's /proc/PID/maps again because records of mappings may have been lost. If the maps
+        were just read, this is done at the next change.
         """
         self._stale = True
         if time.monotonic_ns() >= self._look_ns:
             self.read_maps()
 
     def read_maps(self) -> None:
-        """Read the process's maps. The result is valid from now on, because records of earlier mappings may still
-        arrive.
+        """Read the process's /proc/PID/maps, and queue the result as a change at the present time. Records of
+        earlier mappings may still arrive.
         """
         at = time.monotonic_ns()
         now = _maps(self.pid)
@@ -317,7 +326,7 @@ class MappingHistory:
             self._changes.add_change(at, now)
 
     def unmoved(self) -> bool:
-        """Return True if all executable mappings of the process are still at the addresses that are known."""
+        """Return True if the executable mappings in the process's /proc/PID/maps are still the known ones."""
         now = _maps(self.pid)
         return self.image.alive and not self._changes and _code(now) == _code(self.mappings)
 
@@ -345,8 +354,8 @@ class MappingHistory:
                 layout.cover_range(each)
 
     def _segments(self, code: Mapping) -> Sequence[Mapping]:
-        """Return an executable mapping with the data mappings of the same file next to it, if the
-        mapping still exists.
+        """Return an executable mapping together with the data mappings of the same file next to it, from the
+        last reading of the maps. Return it alone if that reading lacks it.
         """
         at = bisect_left(self._now, code.start, key=_start)
         if not code.inode or at == len(self._now) or not _same(code, self._now[at]):

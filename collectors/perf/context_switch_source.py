@@ -21,11 +21,12 @@ from pyprof.model.sample_batch import SampleBatch
 
 @dataclass
 class PerfSwitchSource:
-    """A SwitchSource that uses perf_events, from two other collectors, which it closes.
+    """A SwitchSource that combines two sets of perf_events, and closes them: samples of running threads, and
+    context switches.
 
     Args:
-        running: Samples threads on processors.
-        switches: Reports when threads leave processors.
+        running: Collector that samples threads on processors.
+        switches: Perf events that record when threads leave and enter processors.
 
     Raises:
         PerfNotAllowed: The kernel permits no events.

@@ -1,8 +1,9 @@
 """Context switches of threads by perf_events: their records in bulk, stacks at the switch, and a duty cycle.
 
-Runs of records become columns, whatever their length (linux/perf_event.h). PERF_RECORD_SWITCH is a header and the words
-(pid, tid), time, (cpu, 0). The variant for the whole machine (SWITCH_CPU_WIDE) has one more word after the header. The
-header states the direction, and whether the thread was preempted.
+Consecutive records of equal size are read at once as columns, however many they are (linux/perf_event.h).
+PERF_RECORD_SWITCH is a header and the words (pid, tid), time, (cpu, 0). The variant for the whole machine
+(SWITCH_CPU_WIDE) has one more word after the header. The header states the direction, and whether the thread
+was preempted.
 
 These events have separate rings. PERF_RECORD_SWITCH gives the time of each switch, even if time in the kernel may not
 be sampled. The context-switch event gives a sample with user registers and stack. Its period depends on the threads
@@ -80,9 +81,10 @@ class SwitchScan:
     """The records of context switches in all perf rings at some moment; see perf.ring_buffer_records.Scan.
 
     Attributes:
-        ends: For each run of switches: the index of the word after each record, and the record size in words.
-        gaps: Times of which records were lost.
-        heard_ns: Time of the last record of each processor.
+        ends: For each run of consecutive switch records: (index of the word after each record, record size in
+            words).
+        gaps: Spans of time whose records were lost.
+        heard_ns: Time of the last record of each processor, by processor.
     """
 
     samples: list[I64] = field(default_factory=list)
@@ -112,10 +114,10 @@ class SwitchScan:
 
 
 def scan_ring(ring: Ring, words: U64, until_ns: int, into: SwitchScan, heard_ns: int) -> int:
-    """Add the context-switch records of a perf ring up to until_ns.
+    """Add the context-switch records of a perf ring up to until_ns to `into`.
 
     Args:
-        heard_ns: Time of the last earlier record.
+        heard_ns: Time of the last record that was read from this ring before.
 
     Returns:
         Time of the last record.
@@ -188,16 +190,18 @@ _FIRST_LOOK_S = 0.02
 
 
 class DutyCycle:
-    """The decision which threads switch so often that their perf events are off for a part of the time.
+    """The decision which threads switch so often that their context-switch events are disabled for a part of
+    the time.
 
-    If events are on the whole machine (`everything`), they are on or off for all threads.
+    If the events cover the whole machine (`everything`), they are enabled or disabled for all threads
+    together.
 
     Attributes:
-        paused: Threads whose events are off.
-        rests: Number of threads whose events were ever off.
-        rates: Switches per second by tid, from a measurement that was not used yet.
-        inherited: True if a thread that switches too often only has inherited events, which cannot be switched off
-            alone.
+        paused: Threads whose context-switch events are disabled now.
+        rests: Number of threads whose context-switch events were disabled at least once.
+        rates: Switches per second by tid, from the last measurement until discard_rates().
+        inherited: True if a thread that switches too often has only inherited events, which cannot be
+            disabled alone.
     """
 
     def __init__(self, everything: bool, processors: int) -> None:
@@ -254,7 +258,7 @@ class DutyCycle:
         return leaves, passed_s
 
     def pause_threads(self, events: EventSet) -> None:
-        """Switch off the perf events of threads that switch more often than the limit."""
+        """Disable the context-switch events of threads that switch more often than the limit."""
         if self._everything:
             off_hz = sum(self.rates.values()) / self._processors
             if off_hz > _FAST_HZ:
@@ -279,15 +283,14 @@ class DutyCycle:
         self._rested = {tid for tid in self._rested if tid == EVERY_THREAD or os.path.exists(f"/proc/{tid}")}
 
     def discard_rates(self) -> None:
-        """Discard the measured rates of switches after they were used."""
+        """Discard the measured rates of switches, because they have been used."""
         self.rates, self.inherited = {}, False
 
     def resume_threads(self, events: EventSet | None) -> tuple[frozenset[int], int]:
-        """Enable the context-switch events of paused threads again after enough batches. Return the threads, and the
-        time from which their switches are recorded.
+        """Enable the context-switch events of paused threads again, if they were disabled for enough calls.
 
         Returns:
-            Threads whose events are on again, and from when on.
+            (threads whose events are enabled again, monotonic time from which their switches are recorded).
         """
         if self._turns:
             self._turns -= 1
@@ -308,7 +311,9 @@ _MAX_RINGS = 64 << 20
 _FIRST_STACK = 8 << 10
 _FIRST_PERIOD = 101
 _MIN_RUNS = 10
-"""Number of times that a thread has run before the recording, below which its rate of switches is unknown."""
+"""Number of times that a thread must have got a processor before the recording, so that its rate of switches
+counts as known.
+"""
 _BUDGET_HZ = (2000.0, 4000.0)
 _RENEW_NS, _MAX_RENEW_NS = 1_000_000_000, 64_000_000_000
 _NO_THREAD = 2**31
@@ -320,10 +325,10 @@ class SwitchReading:
 
     Attributes:
         samples: Samples of threads that left their processors.
-        switches: Switches, and ends of threads.
+        switches: Context switches, and ends of threads.
         pid: Process of each context switch.
-        gaps: Spans of time in which records were lost or events were off.
-        paused: Threads whose events are off because they switch too often, so that they have no records.
+        gaps: Spans of time in which records were lost or events were disabled.
+        paused: Threads without records, because their events are disabled: they switch too often.
         scan: The records themselves; their memory must be released through it.
     """
 
@@ -341,9 +346,9 @@ class Switches:
 
     Attributes:
         source_id: Identifier of batches of its samples.
-        stacks: True if samples of switches are permitted.
-        cycle: Duty cycle, with the threads whose events are off.
-        lost_ns: Time of which records were lost.
+        stacks: True if the kernel permits samples with stacks at switches.
+        cycle: The duty cycle of threads that switch very often.
+        lost_ns: Length of time in nanoseconds whose records were lost.
     """
 
     options: CollectOptions
@@ -378,7 +383,7 @@ class Switches:
         return False
 
     def attach_events(self, pids: Iterable[int]) -> None:
-        """Open context-switch events on processes, in addition to those that already have some.
+        """Open context-switch events on those of the processes that have none yet.
 
         Raises:
             PerfNotAllowed: The kernel permits no event.
@@ -393,8 +398,8 @@ class Switches:
             self._events.attach(pids, self._forks)
 
     def _measure_periods(self, pids: list[int]) -> Periods:
-        """Return the periods of context-switch events that fit how often the threads switch now. On a busy machine the
-        first records may be read only after seconds.
+        """Measure for a moment how often the threads switch, and return the periods of context-switch events
+        that fit. On a busy machine the first records may be read only after seconds.
         """
         began, before = time.monotonic(), _count_runs(pids)
         time.sleep(_FIRST_LOOK_S)
@@ -406,7 +411,7 @@ class Switches:
 
     @property
     def _budget_hz(self) -> float:
-        """Maximum number of samples at context switches in a second."""
+        """Maximum number of samples per second at context switches, of all threads together."""
         return min(max(10 * self.options.rate_hz, _BUDGET_HZ[0]), _BUDGET_HZ[1])
 
     def _attached(self, pids: Iterable[int]) -> EventSet:
@@ -424,7 +429,7 @@ class Switches:
 
     @property
     def since_ns(self) -> dict[int, int]:
-        """Maps a tid to the time from which its context switches are known, for threads that already existed."""
+        """Monotonic time from which a thread's context switches are known, by tid."""
         return self._events.since_ns if self._events is not None else {}
 
     @property
@@ -449,8 +454,8 @@ class Switches:
         return found
 
     def take_switches(self, until_ns: int) -> SwitchReading:
-        """Return all context switches until a time, with their samples. Their memory belongs to the rings until
-        release_switches().
+        """Return all context switches up to until_ns, with their samples. Their memory is valid until
+        release_switches() is called.
         """
         found = self._scan(until_ns)
         self._heard_ns |= found.heard_ns
@@ -480,7 +485,9 @@ class Switches:
         self._size.learn(feedback)
 
     def _count(self, tids: I64) -> None:
-        """Measure how often each thread switches. Threads above the limit are recorded by duty cycle."""
+        """Count the switches of each thread. Threads that switch too often are recorded for a part of the
+        time only (DutyCycle).
+        """
         measured = self.cycle.measure_rates(tids)
         if measured is not None:
             self._tuning.count_switches(*measured)
@@ -491,11 +498,11 @@ class Switches:
         """Release the ring memory after the samples at context switches were unwound.
 
         Args:
-            found: The result of take_switches().
+            found: The result of the last take_switches().
             pids: Processes that are alive.
 
         Returns:
-            Threads whose records are on again, and from when on.
+            (threads whose events are enabled again, monotonic time from which their switches are recorded).
         """
         found.scan.release_records()
         if self._events is not None:
@@ -553,7 +560,9 @@ class Switches:
 
 
 def _count_runs(pids: Iterable[int]) -> dict[int, int]:
-    """Return how often each thread of some processes has been given a processor, without threads that have ended."""
+    """Return how often each thread of some processes has been given a processor so far, by tid, without
+    threads that have ended.
+    """
     found: dict[int, int] = {}
     for pid in pids:
         with contextlib.suppress(OSError):

@@ -1,14 +1,14 @@
-"""Events on processors: samples of all their threads, an alarm for new mappings, and the choice between processors and
-threads.
+"""Perf events on processors: samples of all threads on them, an alarm for new executable mappings, and the
+choice between events on processors and on threads.
 
 When a processor goes offline, also for a suspend, the kernel takes its events off (perf_event_exit_cpu). It does not
 restore them: they no longer count, and nothing reports that. So the events are read from time to time to see if they
 count.
 
-The alarm wakes the collector when a process of the machine maps code. An exec and a dlopen map code, and a process may
-need another source of samples then. The rings of samples cannot wake the collector for that, because each sample would
-wake it as well. So these events have separate rings. Their records are never read: the collector looks for new
-processes in the rings of samples, which have the same records.
+The alarm wakes the collector when any process of the machine maps code, as exec and dlopen do. The process
+may then need another source of samples. The rings of samples cannot wake the collector for that, because each
+sample would wake it as well. So these events have separate rings. Their records are never read: the collector
+looks for new processes in the rings of samples, which have the same records.
 
 An event on a thread counts that thread's own time. If a new thread inherits it, it begins a new period, so a thread
 that lives shorter than a period is never sampled. On a processor the event counts all threads' time, so each moment is
@@ -44,7 +44,7 @@ from pyprof.options import CollectOptions
 _CHECK_INTERVAL_NS = 2_000_000_000
 
 Silent = dict[int, int]
-"""Processor -> maximum time in ns for which it had no counting perf event."""
+"""The maximum time in ns for which a processor had no counting perf event, by processor."""
 
 
 class ProcessorEvents:
@@ -92,7 +92,7 @@ class ProcessorEvents:
         seconds.
 
         Returns:
-            Processors with a new event, and for how long each had none.
+            The time in ns for which a processor had no event, by processor with a new event.
         """
         now, before = self._clock(), self._looked_ns
         if now < before + _CHECK_INTERVAL_NS:
@@ -106,8 +106,8 @@ class ProcessorEvents:
         return found
 
     def take_over(self, old: ProcessorEvents) -> None:
-        """Continue the checks of an older set of perf events: processors on which its events no longer counted are
-        reported at the next check.
+        """Continue the checks of a replaced set of perf events. Processors on which the old events no longer
+        counted are reported by the next reopen_events().
 
         Args:
             old: The replaced events, which are still open.
@@ -147,10 +147,10 @@ class ProcessorEvents:
 
 
 def count_missed_samples(silent: Silent, rate_hz: float, others: LostSamples) -> LostSamples:
-    """Return the maximum number of samples that are missing because processors were offline, added to the losses in
-    `others`.
+    """Return the losses in `others`, increased by the samples that may be missing because processors were
+    offline.
 
-    If processors were offline, other samples may be missing too.
+    The result says that samples may also be missing for other reasons.
     """
     return LostSamples(others.times + sum(silent.values()) * rate_hz / 1e9, False)
 
@@ -162,12 +162,12 @@ def describe_missed_samples(silent: Silent) -> Note:
 
 _EVERY_THREAD = -1
 _RING_BYTES = 2 * mmap.PAGESIZE
-"""One page for the head of a ring, and one for its records, in bytes."""
+"""Size in bytes of a perf ring's mapping: one page for its head, and one for its records."""
 
 
 class MappingAlarm:
-    """Perf events, one on each processor, whose descriptors become readable when a process makes a new executable
-    mapping.
+    """Perf events, one on each processor, whose descriptors become readable when any process makes a new
+    executable mapping.
 
     A processor that comes online later has no event. Mappings there are found when the next batch is read.
 
@@ -221,11 +221,12 @@ _FIRST_NS = 2_000_000_000
 
 
 class Losses:
-    """A check whether perf records are lost all the time. If so, the collector must use events that make fewer records.
+    """A check whether too many perf records of events on processors are lost. If so, the collector must use
+    events on threads, which make fewer records.
 
-    Losses in the first two seconds do not count: unwind tables are read then for the first time, and the ring buffers
-    wait. Events on threads would sample other moments of threads that run briefly and often, because they count
-    separately at each switch (docs/sampling.md).
+    Losses in the first two seconds do not count, because unwind tables are then read for the first time and
+    the ring buffers fill meanwhile. A change has a cost: events on threads sample other moments of threads
+    that run briefly and often (docs/sampling.md).
     """
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
@@ -237,7 +238,7 @@ class Losses:
         """Return True if too many perf records were lost.
 
         Args:
-            lost: Total number of records that found no room in a ring.
+            lost: Total number of lost records in this recording.
         """
         if self._clock() < self._first_until_ns:
             self._first = lost
@@ -246,13 +247,13 @@ class Losses:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The scope of perf events: processors, or threads of the recording.
+    """The scope of a recording's perf events: they are on processors, or on the recorded threads.
 
     Attributes:
-        event: The event that makes the samples.
-        processors: True if it is on each processor.
+        event: The perf event that makes the samples.
+        processors: True if the events are on processors, False if they are on threads.
         everything: True if all processes belong to the recording.
-        on_threads: Event that can be used on threads instead.
+        on_threads: Event to use if the scope is changed from processors to threads.
         samples: True if the event makes samples in addition to records of forks, mappings and so on.
     """
 
@@ -263,7 +264,9 @@ class Scope:
     samples: bool = True
 
     def narrow_to_threads(self) -> Scope:
-        """Return the scope of perf events on threads, so that other processes do not fill the rings."""
+        """Return the scope with perf events on threads instead of processors, so that samples of other
+        processes do not fill the rings.
+        """
         return Scope(self.on_threads, False, False, samples=self.samples) if self.on_threads is not None else self
 
     @property
@@ -291,7 +294,7 @@ def choose_scope(pid: int, cpu: int, options: CollectOptions, everything: bool) 
         pid: A process of the recording.
         cpu: Any processor.
         options: Options of the recording.
-        everything: True if all processes are recorded.
+        everything: True if all processes of the machine are recorded.
 
     Raises:
         PerfNotAllowed: The kernel permits no event.
@@ -312,8 +315,8 @@ def choose_scope(pid: int, cpu: int, options: CollectOptions, everything: bool) 
 def choose_record_scope(pid: int, cpu: int, options: CollectOptions, everything: bool) -> Scope:
     """Return the best scope of perf events for records without samples.
 
-    Events on processors are preferred. An event on a thread makes each of its switches longer, by a fifth of a round
-    trip between two threads.
+    Events on processors are preferred. An event on a thread makes each of the thread's context switches
+    slower: a round trip between two threads takes a fifth longer.
 
     Raises:
         PerfNotAllowed: The kernel permits no event.

@@ -1,7 +1,8 @@
 """struct perf_event_attr as bytes, reasons for refusals, and the periods of context-switch events.
 
-See perf_event_open(2). A period is the number of context switches between two samples of a thread. All threads together
-stay within a budget. A thread that switches rarely is sampled each time.
+See perf_event_open(2). A period of a context-switch event is the number of switches between two samples of a
+thread. The samples of all threads together stay within a budget. A thread that switches rarely is sampled at
+each switch.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _MIN_S, _FIRST_MEASUREMENT_S = 1.0, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Periods:
-    """The number of context switches of each thread between two of its samples.
+    """The number of context switches of a thread between two of its samples, for each thread.
 
     Attributes:
-        default: Period of threads that are not in `own`, and of threads that inherit their events.
-        own: Maps a tid to its period.
+        default: Period of all threads that are not in `own`, such as threads that inherit their events.
+        own: Period by tid, of threads with their own events.
     """
 
     default: int
@@ -63,8 +64,8 @@ class Tuning:
     """The current periods of context-switch events (one sample in so many switches), and the decision when to change
     them.
 
-    They change at once after the first measurement. Later they change only after a second of measurement, or if there
-    are far too many samples.
+    The periods change at once after the first measurement. Later they change only after a second of
+    measurement, or earlier if there are far too many samples.
     """
 
     def __init__(self, first: Periods) -> None:
@@ -74,11 +75,12 @@ class Tuning:
         self._wait_s, self._hurry_s = 0.0, _FIRST_MEASUREMENT_S
 
     def count_switches(self, leaves: Mapping[int, int], seconds: float) -> None:
-        """Add a measurement of how often each thread left its processor in some time. New periods are chosen from it.
+        """Add a measurement of how often each thread left its processor, from which choose_periods() chooses
+        new periods.
 
         Args:
             leaves: Number of switches off a processor, by tid.
-            seconds: Length of the time.
+            seconds: Length of the measurement in seconds.
         """
         for tid, count in leaves.items():
             self._counts[tid] = self._counts.get(tid, 0) + count
@@ -89,8 +91,8 @@ class Tuning:
         """Return new periods of context-switch events, or None to keep the current ones.
 
         Args:
-            own: Returns True if a thread can have its own period.
-            budget_hz: Samples per second of all threads.
+            own: Function that returns True if a thread (tid) can have its own period.
+            budget_hz: Maximum number of samples per second of all threads.
         """
         if not self._seconds:
             return None
@@ -112,8 +114,8 @@ def choose_thread_periods(rates: Mapping[int, float], own: Collection[int], budg
 
     Args:
         rates: Switches off a processor per second, by tid.
-        own: Threads that can have their own period. All others, including later ones, share one.
-        budget_hz: Samples per second of all threads.
+        own: Threads that can have their own period. All others, including later ones, share one period.
+        budget_hz: Maximum number of samples per second of all threads.
     """
     others_hz = sum(hz for tid, hz in rates.items() if tid not in own)
     default = _at_least(2 * others_hz / budget_hz)
@@ -141,17 +143,18 @@ SAMPLE_REGS_USER, SAMPLE_STACK_USER = 1 << 12, 1 << 13
 SAMPLE_CALLCHAIN = 1 << 5
 
 SAMPLE_TYPE = SAMPLE_IP | SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU | SAMPLE_REGS_USER | SAMPLE_STACK_USER
-"""Contents of a perf sample record, which perf/ring_buffer_records.py reads in this order.
+"""Fields of a perf sample record (perf_event_attr.sample_type), which perf/ring_buffer_records.py reads in
+this order.
 
-SAMPLE_CALLCHAIN comes before the registers.
+With PERF_SAMPLE_CALLCHAIN, the call chain comes before the registers.
 """
 
 SAMPLE_TIDS = SAMPLE_TID | SAMPLE_TIME | SAMPLE_CPU
 """Fields (PERF_SAMPLE_*) at the end of every perf record that is not a sample (sample_id_all)."""
 
 MOST_STACK = 65_528
-"""The kernel's limit for sample_stack_user in bytes. A record has at most 65,535 bytes, so the last few hundred are cut
-off.
+"""The kernel's limit for perf_event_attr.sample_stack_user in bytes. A record has at most 65,535 bytes, so
+the last few hundred bytes of such a copy are cut off.
 """
 
 _DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV, _EXCLUDE_IDLE = 1 << 0, 1 << 1, 1 << 5, 1 << 6, 1 << 7
@@ -164,13 +167,15 @@ _HARDWARE, _SOFTWARE = 0, 1
 _CYCLES, _CPU_CLOCK, _CONTEXT_SWITCHES = 0, 0, 3
 
 TIME_RUNNING = 1 << 1
-"""Format for reading a perf event: its count, and the time for which it counted."""
+"""Value of perf_event_attr.read_format with which a read of an event returns its count and the time for which
+it counted.
+"""
 
 TOO_MANY_FILES = (errno.EMFILE, errno.ENFILE)
 
 
 class EventKind(Protocol):
-    """The protocol of a perf event that can be opened on a thread."""
+    """The protocol of a kind of perf event that can be opened on a thread or processor."""
 
     @property
     def children(self) -> bool: ...
@@ -179,7 +184,7 @@ class EventKind(Protocol):
 
 
 class PerfNotAllowed(CollectorRefused):
-    """The kernel does not permit perf_events; ptrace may still work."""
+    """The error that the kernel does not permit perf_events. Stops by ptrace may still work."""
 
 
 _DUMMY = 9
@@ -189,7 +194,7 @@ def ring_owner(watermark: int) -> bytes:
     """Return the perf_event_attr of an event that counts nothing and owns a ring buffer.
 
     Args:
-        watermark: Number of new bytes in the ring after which the kernel wakes a poll, each time; 0 for never.
+        watermark: The kernel wakes a poll each time that the ring has this many new bytes; 0 for never.
     """
     flags = _EXCLUDE_KERNEL | _EXCLUDE_HV | _USE_CLOCKID | (_WATERMARK if watermark else 0)
     return _ATTR.pack(
@@ -213,9 +218,9 @@ class Event:
 
     Attributes:
         name: Name of the event for the user.
-        type: Type for perf_event_attr.
-        config: Configuration for perf_event_attr.
-        user_only: True if it does not count in the kernel.
+        type: perf_event_attr.type.
+        config: perf_event_attr.config.
+        user_only: True if it does not count while its thread is in the kernel.
         children: True if forked processes inherit it. Threads always do.
         chains: True if samples have the kernel's frames.
     """
@@ -228,7 +233,9 @@ class Event:
     chains: bool
 
     def attr(self, rate_hz: float, stack_size: int, tid: int = 0) -> bytes:
-        """Return struct perf_event_attr for this event. A negative tid stands for all threads of a processor."""
+        """Return struct perf_event_attr of this event as bytes. A negative tid stands for all threads of a
+        processor.
+        """
         flags = _INHERIT | _EXCLUDE_HV | _MMAP | _MMAP2 | _COMM | _COMM_EXEC | _TASK | _SAMPLE_ID_ALL | _USE_CLOCKID
         flags |= 0 if self.children else _INHERIT_THREAD
         flags |= _EXCLUDE_IDLE if tid < 0 else 0
@@ -242,15 +249,15 @@ class Event:
         )  # fmt: skip
 
     def period(self, rate_hz: float) -> int:
-        """Return the period of a perf event for a rate of samples: nanoseconds for a clock event, or the rate itself in
-        Hz for cycles.
+        """Return the period of this perf event for a sampling rate: nanoseconds for a clock event. For cycles
+        it is the rate itself in Hz.
         """
         return max(round(rate_hz if self.type == _HARDWARE else 1e9 / rate_hz), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchEvent:
-    """A perf event that records context switches, and the stacks of threads that leave their processors.
+    """A perf event that records context switches, and takes samples of threads that leave their processors.
 
     If `stacks` is set, some switches off a processor have a sample with the kernel's frames. The kernel counts switches
     as its own time: without permission to sample the kernel there are no samples.
@@ -261,7 +268,9 @@ class SwitchEvent:
     periods: Periods
 
     def attr(self, rate_hz: float, stack_size: int, tid: int) -> bytes:
-        """Return struct perf_event_attr for context switches; `rate_hz` is not used."""
+        """Return struct perf_event_attr for context switches as bytes. `rate_hz` is ignored, because
+        `periods` decides how many are sampled.
+        """
         flags = _INHERIT | _EXCLUDE_HV | _TASK | _SAMPLE_ID_ALL | _USE_CLOCKID | _CONTEXT_SWITCH
         flags |= _EXCLUDE_CALLCHAIN_USER if self.stacks else _EXCLUDE_KERNEL
         flags |= 0 if self.children else _INHERIT_THREAD
@@ -313,12 +322,12 @@ def choose_event(tid: int, cpu: int, options: CollectOptions) -> Event:
 def refusal(
     error: int, tid: int, paranoid: Callable[[], int | None] | None = None, kernel: bool = False
 ) -> PerfNotAllowed:
-    """Return an error that explains why perf_event_open failed and which command helps.
+    """Return an error that explains why perf_event_open(2) failed and which command helps.
 
     Args:
         error: The errno of perf_event_open.
         tid: The thread, negative for all threads of a processor.
-        paranoid: Returns the value of kernel.perf_event_paranoid.
+        paranoid: Function that returns the value of kernel.perf_event_paranoid.
         kernel: True if kernel frames are wanted.
     """
     level = (paranoid or paranoid_level)()

@@ -1,4 +1,5 @@
-"""The events of a recording: their scope, their copy size, and the time that they have counted.
+"""The perf events of a recording: their scope, the size of their stack copies, and the time that they have
+counted.
 
 The kernel cannot change the copy size of an event, so new events replace the old ones.
 """
@@ -32,9 +33,7 @@ _SOON_S = 0.25
 _MAX_LOST_SHARE = 0.05
 """Share of lost records in one reading of the rings above which stack copies become smaller."""
 _MIN_WAIT_S = 0.006
-"""Minimum time in seconds that the records in a quarter of a ring must cover. More records than samples are made only
-as long as they do.
-"""
+"""Minimum time in seconds in which a quarter of a ring may fill. It limits how many records per sample are made."""
 
 
 class Ticks:
@@ -46,15 +45,15 @@ class Ticks:
 
     Args:
         rate_hz: Sampling rate.
-        by_records: True if events also count time in which they make no records, so that only the records and the lost
-            ones tell the sampling times. That is time in the kernel if it is left out, and idle time for events on
-            processors.
+        by_records: True if the counted time includes time without records, such as kernel time that is left
+            out or idle time of processors. Then only the numbers of records and lost records tell the
+            sampling times.
         stride: Use only every n-th sample.
 
     Attributes:
-        used: Number of sample records that found room and that the stride lets pass. For events on processors it
-            includes those of all processes, because the stride uses the same share of each.
-        ticking_ns: Length of the time over which samples were due, in nanoseconds.
+        used: Number of sample records that found room and that the stride keeps. For events on processors it
+            includes samples of processes that are not recorded.
+        ticking_ns: Length of the time in nanoseconds for which samples were due.
     """
 
     def __init__(self, rate_hz: float, by_records: bool, stride: Stride) -> None:
@@ -65,12 +64,12 @@ class Ticks:
         self._lost, self._closed_ns = 0.0, 0
 
     def took(self, found: Scan, lost: float, events: EventSet | None) -> None:
-        """Add the samples of one reading of perf's ring buffers to the count, and the lost ones.
+        """Add the samples and losses of one reading of perf's ring buffers to the count.
 
         Args:
             found: The records that were read.
             lost: Total number of sampling times whose records found no room.
-            events: The current events.
+            events: The current events, None if all are closed.
         """
         taken = sum(map(len, found.samples))
         self.used += taken / self._stride.every
@@ -87,7 +86,7 @@ class Ticks:
         self._closed_ns = 0 if self._by_records else -events.counted_ns()
 
     def close(self, events: EventSet) -> None:
-        """Close perf events that are replaced by new ones, and keep the time that they counted."""
+        """Close perf events, because new ones replace them, and keep the time that they counted."""
         if not self._by_records:
             self._closed_ns += events.counted_ns()
         events.close()
@@ -126,18 +125,18 @@ class EventManager:
 
     @property
     def stack_size(self) -> int:
-        """Number of bytes that are copied of each stack."""
+        """Number of bytes of each thread's stack that the kernel copies to a sample."""
         return self._size.bytes
 
     def begin(self, named: Iterable[int], children: Callable[[], list[int]]) -> list[int]:
         """Open perf events on all existing processes of the recording.
 
         Args:
-            named: The selected processes.
-            children: Finds their children.
+            named: Pids of the selected processes.
+            children: Function that returns the pids of their children.
 
         Returns:
-            All processes.
+            Pids of all recorded processes.
 
         Raises:
             PerfNotAllowed: The kernel permits no event.
@@ -152,7 +151,7 @@ class EventManager:
         return pids
 
     def add_process(self, pid: int) -> None:
-        """Open perf events on another process.
+        """Open perf events on one more process, unless events on processors already cover it.
 
         Raises:
             PerfNotAllowed: The kernel permits no event.
@@ -170,12 +169,13 @@ class EventManager:
         """Open perf events on processors that came online. Events on threads need no change.
 
         Returns:
-            Processors with a new event, and for how long each had none.
+            The time in ns for which a processor had no event, by processor with a new event.
         """
         return self._events.revive() if self._events is not None else {}
 
     def change_rates(self) -> int:
-        """Change the rates of perf events from time to time, so that no program runs in step with them.
+        """Change the rates of perf events at random if the next change is due, so that no program runs in
+        step with them.
 
         Returns:
             Time until the next call in nanoseconds.
@@ -192,14 +192,14 @@ class EventManager:
 
     @property
     def _has_random_rates(self) -> bool:
-        """True if the rates of perf events vary at random, which is so for events on processors. Inherited events on
-        threads would keep their first rate.
+        """True if the rates of perf events vary at random. They do for events on processors. Events on
+        threads have fixed rates, because inherited events would keep their first rate.
         """
         return self.scope.processors and self.scope.samples
 
     def scan(self, until_ns: int) -> Scan:
-        """Return the records in perf's rings up to a time. Of its samples, those are left that the recording keeps: one
-        chosen at random of several, if events make more than the sampling rate.
+        """Return the records in perf's rings up to a time. If the events make several records per sample, one
+        of them is chosen at random and the others are left out.
         """
         if self._has_random_rates:
             self._counter.count(self._counted)
@@ -212,8 +212,8 @@ class EventManager:
         return found
 
     def scan_opening(self, until_ns: int) -> Scan:
-        """Return the records in perf's ring buffers from the time before the recording began, and count samples from
-        now on.
+        """Return the records in perf's ring buffers from the time before the recording began. The count of
+        samples restarts after them.
         """
         found = self.scan(until_ns)
         if self._events is not None:
@@ -221,7 +221,8 @@ class EventManager:
         return found
 
     def took(self, found: Scan, lost: int) -> None:
-        """Count the records of one reading of perf's rings, and the lost ones.
+        """Count the records and losses of one reading of perf's rings. If many are lost, later stack copies
+        become smaller.
 
         Args:
             found: The records that were read.
@@ -237,8 +238,8 @@ class EventManager:
         self.ticks.took(found, self.lost, self._events)
 
     def endings(self) -> EndedThreadTimes | None:
-        """Return the estimated time that threads ran after their last records. Return None if time in the kernel is
-        sampled or events are on processors, because no time is missing then.
+        """Return the estimated time that threads ran after their last records. Return None if no time is
+        missing, because time in the kernel is sampled or events are on processors.
         """
         if self.scope.processors or not self.scope.event.user_only:
             return None
@@ -252,7 +253,7 @@ class EventManager:
 
         Args:
             found: The records of the last reading.
-            alive: Processes to sample.
+            alive: Pids of the processes to sample.
         """
         if self._events is not None:
             self._events.update(found.others)
@@ -265,10 +266,10 @@ class EventManager:
         """Make several perf records per sample from now on, because much time of short-lived threads falls between two
         records.
 
-        Only events on threads need that.
+        Events on processors do not need that and stay unchanged.
 
         Args:
-            alive: Processes to sample.
+            alive: Pids of the processes to sample.
         """
         if self._events is None or self.scope.processors or self._multiplied:
             return
@@ -284,10 +285,10 @@ class EventManager:
         self._size.forget()
 
     def longest_wait_ns(self) -> int:
-        """Return the time in nanoseconds for which perf's ring buffers may fill before they are read.
+        """Return the time in nanoseconds for which perf's ring buffers may fill before they must be read.
 
-        Room for SLACK_S, or at least a quarter of the ring buffer, must remain then: one processor samples only one
-        thread at a time. If all processes of the machine are sampled and filtered, half of the ring buffer must remain.
+        After that time, records of the next SLACK_S seconds or a quarter of the ring buffer must still find
+        room. If records of all processes of the machine are filtered, half of the ring buffer must.
         """
         size, record = self._ring_size, OVERHEAD + self._size.bytes
         rate = self._rate_hz * self._thinning.factor

@@ -1,4 +1,5 @@
-"""A collector of samples that the kernel takes, its records about the recorded processes, and perf_events' samples.
+"""A collector of samples that the kernel takes (perf_events or BPF), the kernel's records about the recorded
+processes, and the samples of perf_events.
 
 The kernel copies registers and stack of a running thread into rings. Batches are views of the rings: nothing is copied
 before it is unwound, and a ring's room is released when the next batch is requested. Records of perf_events report
@@ -48,23 +49,26 @@ NEVER_STOPPED = make_note("never_stopped")
 
 
 ChooseScope = Callable[[int, int, CollectOptions, bool], Scope]
-"""Function (pid, processor, options, everything) that chooses the perf events of a recording."""
+"""The type of a function (pid, processor, options, everything) that chooses on what a recording's perf events
+are opened. `everything` is True if all processes are recorded.
+"""
 
 
 class KernelRecords:
-    """The processes of a recording, the perf events that report on them, the rings of these events, and their waits.
+    """The processes of a recording, the perf events that report on them, the ring buffers of these events,
+    and the waits for records.
 
     Attributes:
-        source_id: Identifier of the batches.
+        source_id: Identifier of the batches of this collector.
         members: The processes of the recording.
         events: The perf events.
         reader: Reader of their rings.
         maker: Converter of records to batches.
         waiting: The waits between two readings of the rings.
-        accounts: Processor time of the recording, with the sampling times of other collectors.
+        accounts: Processor time of the recorded processes.
         handover: The flushes of the recording.
         is_stopping: True if no further processes are wanted, because the recording ends.
-        closing: Closes all of it. Its functions are called once, the last one first.
+        closing: Stack of functions that close all of it. They are called once, the last one first.
     """
 
     def __init__(
@@ -85,12 +89,14 @@ class KernelRecords:
             pid: The process to record.
             options: Options of the recording.
             diagnostics: Counts problems.
-            choose_scope: Chooses the perf events.
+            choose_scope: Function that chooses the perf events.
             ids: Identifiers shared with other collectors of the recording.
             selection: Further processes, including those that will match later.
             before_exec: True if pid will call exec, and only the new program is wanted.
-            ring_size: Bytes of each processor's ring, a power of two; 0 chooses it by the rate and the memory limit.
-            wakes: True if the rings hold no samples, and the kernel wakes their reader when records arrive.
+            ring_size: Bytes of each processor's ring, a power of two; 0 to choose it by the sampling rate and
+                the memory limit.
+            wakes: True if the rings hold only records without samples, and the kernel wakes their reader when
+                records arrive.
 
         Raises:
             PerfNotAllowed: The kernel permits no event.
@@ -136,12 +142,13 @@ class KernelRecords:
             self.closing = closing.pop_all()
 
     def take_samples(self, until_ns: int, others: SampleRecords = NO_SAMPLES, words: U64 | None = None) -> RingBatches:
-        """Return the samples of perf's rings up to a time. The caller must call release_samples().
+        """Return the samples of perf's rings up to until_ns. The caller must release their memory by
+        release_samples().
 
         Args:
             until_ns: The time.
-            others: Samples of that time from another ring buffer.
-            words: Memory of that buffer.
+            others: Samples of the same time from another ring buffer (of a BPF program).
+            words: Memory of that ring buffer as 64-bit words.
         """
         self.waiting.note_ends()
         self.events.change_rates()
@@ -151,14 +158,18 @@ class KernelRecords:
         return taken
 
     def discard_opening(self, begun_ns: int) -> None:
-        """Discard the samples from before the recording has begun. What the records report is noted."""
+        """Discard the samples from before the recording began. Other records of that time, such as forks and
+        mappings, are applied.
+        """
         found = self.events.scan_opening(begun_ns)
         self.members.tracked.apply_records(found.others)
         self.members.note_scan(found)
         found.discard_records()
 
     def release_samples(self, found: Scan) -> None:
-        """Release the ring memory of one reading after all its batches were unwound, and look for new processes."""
+        """Release the ring memory of one reading after all its batches were unwound, and add new processes
+        that match the user's selection.
+        """
         members, untracked = self.members, self.maker.untracked
         members.note_scan(found)
         found.release_records()
@@ -176,7 +187,7 @@ class KernelRecords:
         """Open perf events on processors that came online.
 
         Returns:
-            Processors with a new event, and for how long each had none.
+            The time in ns for which a processor had no event, by processor with a new event.
         """
         found = self.events.revive()
         if self._wakes:
@@ -185,14 +196,16 @@ class KernelRecords:
 
 
 class KernelSamples(Protocol):
-    """The samples that one facility of the kernel takes of the processes in a recording's KernelRecords.
+    """The samples of a recording by one facility of the kernel: perf_events or a BPF program. KernelRecords
+    has the recorded processes.
 
     Attributes:
         most_copy: Maximum number of stack bytes in a sample.
-        hold_s: See Cadence.
-        young_wait_ns: Maximum time for which samples wait for others if a process is young.
-        silent_flushes: Number of flush_s without samples after which the collector yields an empty batch, if no
-            consumer waits for one.
+        hold_s: Maximum time in seconds for which samples wait for others before they are read as one batch
+            (Cadence).
+        young_wait_ns: The same maximum in nanoseconds while a process has just appeared.
+        silent_flushes: Number of intervals of CollectOptions.flush_s without samples after which the
+            collector yields an empty batch, if no consumer waits for one.
     """
 
     most_copy: int
@@ -201,24 +214,26 @@ class KernelSamples(Protocol):
     silent_flushes: int
 
     def longest_wait_ns(self) -> int:
-        """Return the number of nanoseconds until perf's ring buffers can be full at the earliest."""
+        """Return the time in nanoseconds after which perf's ring buffers could be full, so that they must be read."""
 
     def is_full(self) -> bool:
         """Return True if a ring buffer is filling faster than expected and must be read now."""
         return False
 
     def begin(self, at_ns: int) -> None:
-        """Begin the recording now, at at_ns, and discard earlier samples that are not in perf's rings."""
+        """Begin the recording at at_ns, and discard earlier samples in other ring buffers than those of perf_events."""
         return
 
     def read_batches(self, until_ns: int) -> Iterator[SampleBatch]:
-        """Yield the samples that were taken before until_ns, and release their memory after they were unwound."""
+        """Yield the samples that were taken before until_ns as batches. Their memory is released after all of
+        them were unwound.
+        """
 
     def learn(self, feedback: Feedback) -> None:
-        """Accept the feedback about a batch of these samples."""
+        """Accept the feedback of the unwinding of a batch of these samples."""
 
     def threads(self) -> Iterable[ThreadInfo]:
-        """Return threads that were sampled and are unknown to the kernel's records."""
+        """Return threads with samples that the kernel's records do not name."""
         return ()
 
     def retire(self) -> None:
@@ -229,21 +244,22 @@ class KernelSamples(Protocol):
         """Return the statistics of the samples. Their notes say how they were taken."""
 
     def stop(self) -> None:
-        """Let the next reading be short, because the recording ends."""
+        """Make the next reading short, because the recording ends."""
         return
 
 
 class KernelCollector:
-    """A collector of samples by the kernel until the processes of the recording end or stop() is called.
+    """A collector of samples that the kernel takes. It runs until the processes of the recording have ended
+    or stop() is called.
 
     Attributes:
         records: The processes and the kernel's records about them.
-        samples: The samples.
+        samples: The samples of one facility of the kernel.
         source_ids: Identifiers of its batches.
     """
 
     def __init__(self, records: KernelRecords, samples: KernelSamples, options: CollectOptions) -> None:
-        """Collect samples of processes whose records are open. close() closes the records."""
+        """Create a collector from open records of the processes and their samples. close() closes both."""
         self.records, self.samples = records, samples
         self.source_ids = frozenset((records.source_id,))
         self._options = options
@@ -252,10 +268,10 @@ class KernelCollector:
         records.handover.on_begin = self._begin_recording
 
     def _begin_recording(self) -> None:
-        """Begin to account for time, and discard the samples of the opening.
+        """Begin the accounting of processor time, and discard the samples from before the recording began.
 
-        Opening takes seconds if there are many processes. Its samples would leave no room for those of the recording.
-        Samples of waits are kept, because waits continue into the recording.
+        Opening takes seconds if there are many processes. Samples of that time would leave no room for those
+        of the recording. Samples of waits are kept, because waits continue into the recording.
         """
         self.records.accounts.start()
         if self._options.running and not self._options.idle:
@@ -304,15 +320,15 @@ class KernelCollector:
         return round(1e9 * self._options.flush_s * flushes)
 
     def longest_wait_ns(self) -> int:
-        """Return the maximum time in nanoseconds that a sample stays in perf's ring buffers, so that it is read
-        together with later ones.
+        """Return the maximum time in nanoseconds for which a sample may stay in the ring buffers, so that it
+        is read together with later ones.
         """
         longest_ns = self.samples.longest_wait_ns()
         return min(longest_ns, self.samples.young_wait_ns) if self.records.members.tracked.young else longest_ns
 
     def yield_until(self, until_ns: int = FOREVER_NS) -> Iterator[SampleBatch]:
-        """Yield the samples that were taken before until_ns, without waiting. It is for a caller that has its own
-        wait.
+        """Yield the samples that were taken before until_ns, without waiting for others. It is for a caller
+        that itself waits for the right time.
         """
         return self.samples.read_batches(until_ns)
 
@@ -322,13 +338,13 @@ class KernelCollector:
         self._has_new_code |= feedback.has_new_code
 
     def leave_samples(self, elsewhere: Elsewhere) -> None:
-        """End the iteration of batches() after the samples that are in perf's ring buffers now, because another
-        collector starts to stop some threads for their samples.
+        """End the iteration of batches() after the samples that are in the ring buffers now. From then on
+        another collector samples some threads by stops.
 
         yield_until() still works, and batches() may be called again.
 
         Args:
-            elsewhere: Returns a mask of the samples whose threads the other collector samples.
+            elsewhere: Function that returns a mask of the samples whose threads the other collector samples.
         """
         self._leaving = True
         self.records.maker.elsewhere = elsewhere
@@ -336,15 +352,17 @@ class KernelCollector:
 
     @property
     def alive(self) -> list[int]:
-        """The recorded processes that have not ended."""
+        """Pids of the recorded processes that have not ended."""
         return self.records.members.alive
 
     def take_new_processes(self) -> set[int]:
-        """Return processes that appeared or called exec since the last call. Some may have ended."""
+        """Return the pids of processes that appeared or called exec since the last call. Some may have ended."""
         return self.records.members.take_new_processes()
 
     def end_now(self) -> None:
-        """End the iteration of batches() with the samples until this moment, because another collector takes over."""
+        """End the iteration of batches() with the samples until this moment, because another source becomes
+        the main source.
+        """
         self.records.maker.end_ns = time.monotonic_ns()
         self.stop()
 
@@ -378,7 +396,7 @@ USER_ONLY = make_note("kernel_not_sampled")
 
 
 class PerfSamples(KernelSamples):
-    """The samples of perf_events in the rings of a recording's KernelRecords."""
+    """The samples of a recording that perf_events take."""
 
     most_copy = MOST_STACK
     hold_s = 0.0
@@ -396,7 +414,8 @@ class PerfSamples(KernelSamples):
     def _count_lost(self) -> LostSamples:
         """Return the number of samples that were lost because perf's ring buffers were full.
 
-        If events are on processors and no collector stops threads, all missing samples were lost in this way.
+        If events are on processors and no other collector stops threads, samples can be missing for no other
+        reason.
         """
         events = self._events
         return LostSamples(events.lost, events.scope.processors and self._records.accounts.is_alone)

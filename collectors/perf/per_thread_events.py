@@ -1,6 +1,7 @@
-"""Events on threads: one for each thread and processor, whose samples go to that processor's ring.
+"""Perf events on threads: one for each thread and processor, whose samples go to that processor's ring
+buffer.
 
-The kernel requires this: an event that new threads inherit can have a ring only if it is bound to a processor.
+The kernel permits a ring for an event that new threads inherit only if the event is bound to a processor.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _FORK_SHOWS_S = 0.001
 EVERY_THREAD = -1
 
 Fork = tuple[int, int, int]
-"""The start of a thread in perf's records: (time, tid, tid of the parent)."""
+"""The start of a thread, from perf's records: (time, tid, tid of the parent thread)."""
 
 
 FOREVER_NS = 2**62
@@ -50,12 +51,13 @@ FOREVER_NS = 2**62
 
 @dataclass(slots=True, eq=False)
 class _Events:
-    """The perf events that were opened on one thread. Closing them also ends the inherited ones.
+    """The perf events that were opened on one thread. Closing them also ends the events that other threads
+    inherited from it.
 
     Attributes:
         fds: Descriptors by processor.
-        threads: Number of living threads that have them, including those that inherited them.
-        certain: False if the start of such a thread may have been missed.
+        threads: Number of living threads that have these events, including those that inherited them.
+        certain: False if the record of such a thread's start may have been lost.
     """
 
     fds: dict[int, int]
@@ -65,10 +67,10 @@ class _Events:
 
 @dataclass
 class EventSet:
-    """All perf events that copy the same number of stack bytes.
+    """The perf events of a recording that copy the same number of stack bytes.
 
     Attributes:
-        since_ns: Maps a tid to the monotonic time from which on its children inherit these events.
+        since_ns: Monotonic time from which on a thread's children inherit these events, by tid.
     """
 
     event: EventKind
@@ -89,12 +91,12 @@ class EventSet:
     def attach(self, pids: Iterable[int], forks: Callable[[], list[Fork]]) -> None:
         """Open perf events on all threads of processes.
 
-        A thread that starts meanwhile inherits its parent's events if these existed before it. Otherwise it gets its
-        own. The fork records decide that.
+        A thread that starts meanwhile inherits its parent's events if they existed before the thread.
+        Otherwise it gets its own events. The fork records tell which is the case.
 
         Args:
             pids: The processes.
-            forks: Returns all forks that were reported so far.
+            forks: Function that returns all forks that perf_events have reported so far.
 
         Raises:
             PerfNotAllowed: The kernel permits no event.
@@ -146,14 +148,12 @@ class EventSet:
         """Open perf events on processors that came online, if the events are on the whole machine.
 
         Returns:
-            Processors with a new event, and for how long each had none.
+            The time in ns for which a processor had no event, by processor with a new event.
         """
         return self._machine.reopen_events(list_online_cpus) if self._machine is not None else {}
 
     def take_over(self, old: EventSet) -> None:
-        """Note on which processors the events of an older set no longer counted, so that revive() reports these
-        processors.
-        """
+        """Copy from a replaced set of events which processors had no counting event, so that revive() reports them."""
         if self._machine is not None and old._machine is not None:
             self._machine.take_over(old._machine)
 
@@ -164,10 +164,10 @@ class EventSet:
                 self._born(at, tid, parent)
 
     def update(self, others: Iterable[OtherRecord]) -> None:
-        """Process records of thread starts and ends, and close perf events that no living thread has any more.
+        """Follow the starts and ends of threads, and close perf events that no living thread has any more.
 
         Args:
-            others: All such records up to some time.
+            others: All records of thread starts and ends up to some time.
         """
         if not self._of:
             return
@@ -229,8 +229,8 @@ class EventSet:
         return self._ended_ns + sum(counted_ns(fd) for events in self._every for fd in events.fds.values())
 
     def owns(self, tid: int) -> bool:
-        """Return True if a thread has perf events that were opened for it, and False if it inherited its events from
-        another thread.
+        """Return True if perf events were opened for this thread itself. Return False if it inherited its
+        events from another thread.
         """
         return tid in self._own
 
@@ -240,10 +240,10 @@ class EventSet:
         return len(self._of) > len(self._own)
 
     def change_rates(self, samples: Mapping[int, int]) -> None:
-        """Change the rates of perf events on processors that have kept theirs long enough.
+        """Give perf events on processors new random rates, if they have had their rates long enough.
 
         Args:
-            samples: Number of samples of each processor since the last call.
+            samples: Number of samples since the last call, by processor.
         """
         assert isinstance(self.event, Event)
         fds = self._own[EVERY_THREAD].fds if EVERY_THREAD in self._own else {}
@@ -254,8 +254,8 @@ class EventSet:
                     fcntl.ioctl(fd, _PERIOD, period)
 
     def retune(self, periods: Periods) -> None:
-        """Set new periods of context-switch events, both for threads that have their own events and for all other
-        threads.
+        """Set new periods of context-switch events: for threads that have their own events, and for those
+        opened later.
         """
         assert isinstance(self.event, SwitchEvent)
         before, self.event = self.event.periods, replace(self.event, periods=periods)
@@ -305,12 +305,14 @@ def _tasks(pid: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class RingReader:
-    """A reader of all perf ring buffers. The room of records that were read is free only when the Scan releases them.
+    """A reader of all perf ring buffers. The memory of records that were read stays in use until their Scan
+    releases it.
 
     Attributes:
         rings: The rings.
         diagnostics: Counts broken rings.
-        recorded_pids: Pids of the recording, or None if records of other processes are wanted too.
+        recorded_pids: Mapping with the pids of the recording, or None if records of other processes are
+            wanted too.
     """
 
     rings: Rings
@@ -332,5 +334,7 @@ class RingReader:
         return found
 
     def read_forks(self) -> list[Fork]:
-        """Return all forks in perf's rings, including those of other processes. Nothing is consumed."""
+        """Return all forks whose records are in perf's rings, including those of other processes. The records
+        remain in the rings.
+        """
         return forks_of(self._scan(Scan(), FOREVER_NS).others)

@@ -1,4 +1,6 @@
-"""The processes of a recording, the selected ones, later matches and their children, and their processor time."""
+"""The processes of a perf_events or BPF recording: the selected ones, later matches and their children, and
+their processor time.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ if TYPE_CHECKING:
 
 
 class ProcessSet:
-    """The set of processes of a perf_events recording.
+    """The set of processes of a perf_events or BPF recording.
 
     Attributes:
         tracked: State of the processes according to the kernel's records.
         everything: True if all processes of the machine are recorded.
-        joined: Function to call with processes that match later.
+        joined: Function to call with the pids of processes that match the user's selection later.
         has_new_processes: True if the last call of take_new_processes() found something.
     """
 
@@ -56,7 +58,7 @@ class ProcessSet:
 
     @property
     def selected_pids(self) -> dict[int, None]:
-        """Return the pids of the processes that the user selected, in their order."""
+        """Return the pids of the processes that the user selected, in their order, as keys of a dict."""
         return dict.fromkeys([self._pid, *(self._selection.pids if self._selection else ())])
 
     @property
@@ -70,7 +72,7 @@ class ProcessSet:
         return list(find_descendants(self.selected_pids)) if self._children else []
 
     def watch_rings(self, rings: Rings) -> None:
-        """Set the perf rings that contain the records of forks and execs."""
+        """Start to look for forks and execs in the records of these perf rings."""
         children = self._children or self.everything
         self._news = ProcessEvents(rings, self._is_sampled, children, self.tracked.files.read_ahead)
 
@@ -97,15 +99,16 @@ class ProcessSet:
         diagnostics: Diagnostics,
         is_over: Callable[[], bool] = lambda: False,
     ) -> Iterator[int]:
-        """Add all processes that match the user's selection now, and yield their pids, until is_over() returns True.
+        """Add all processes that match the user's selection now, until is_over() returns True.
 
         Args:
             excluded: Pids of processes that need not be checked again.
-            attach: Opens events on a process.
+            attach: Function that opens events on a process.
             diagnostics: Counts processes that may not be read.
+            is_over: Function that returns True if the recording ends.
 
         Yields:
-            Processes that may not be read.
+            Pids of matching processes that may not be read.
         """
         if self._selection is None or self.everything or is_over():
             return
@@ -124,18 +127,18 @@ class ProcessSet:
 
     @property
     def alive(self) -> list[int]:
-        """The recorded processes that have not ended."""
+        """Pids of the recorded processes that have not ended."""
         return list(self.tracked.alive)
 
     def note_scan(self, found: Scan) -> None:
-        """Look for processes that run new code in the records of one reading of perf's ring buffers, before the records
-        are released. Do nothing unless take_new_processes() is in use.
+        """Look for processes with new code in the records of one reading of perf's ring buffers, before the
+        records are released. Nothing is done until take_new_processes() was called for the first time.
         """
         if self._news is not None and self._asked:
             self._fresh |= self._news.note_scan(found)
 
     def take_new_processes(self) -> set[int]:
-        """Return processes that appeared or run new code since the last call. Some may have ended."""
+        """Return the pids of processes that appeared or run new code since the last call. Some may have ended."""
         self._asked = True
         if self._news is not None:
             self._fresh |= self._news.take_reported_pids()
@@ -144,8 +147,8 @@ class ProcessSet:
         return fresh
 
     def follows_children(self, pid: int) -> bool:
-        """Return True if a process is recorded, itself or as a child of a recorded one. Its fork record may still be
-        unread.
+        """Return True if a process is recorded, because it was selected or is a child of a recorded one. The
+        record of its fork may still be unread.
         """
         return self._news.is_recorded(pid) if self._news is not None else self._is_sampled(pid)
 
@@ -163,7 +166,7 @@ class ProcessSet:
 
     @property
     def has_processes_left(self) -> bool:
-        """True if there is still a process to sample, or one may appear."""
+        """True if a process to sample is left, or may appear later."""
         if self._lasting:
             return True
         if self._children:
@@ -172,7 +175,7 @@ class ProcessSet:
 
     @property
     def refused(self) -> tuple[Note, ...]:
-        """One note for each reason why processes cannot be recorded."""
+        """Notes for the summary, one for each reason why processes cannot be recorded."""
         return self._selection.refused if self._selection else ()
 
 
@@ -180,8 +183,8 @@ class RecordAccounts:
     """The processor time of each recorded process, as the kernel accounts it and as samples stand for it.
 
     Attributes:
-        slots: Returns (kept, missed) sampling times of other collectors.
-        lost: Returns the sampling times whose records were lost.
+        slots: Function that returns the numbers of (kept, missed) sampling times of other collectors.
+        lost: Function that returns the sampling times whose records were lost.
         is_on: True if the kernel's processor time is read.
     """
 
@@ -198,7 +201,7 @@ class RecordAccounts:
             options: Options of the recording.
             members: The processes of the recording.
             user_only: True if samples show no time in the kernel.
-            endings: Returns the estimated time of threads after their last records.
+            endings: Function that returns the estimated time of ended threads after their last records.
         """
         self.slots: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self.lost: Callable[[], LostSamples] = lambda: LostSamples(0, True)
@@ -216,8 +219,8 @@ class RecordAccounts:
         return self.slots() == (0, 0)
 
     def _count_lost(self) -> LostSamples:
-        """Return the number of sampling times whose records were lost, including those of processors that were
-        offline.
+        """Return the number of sampling times whose records were lost, including sampling times of processors
+        that were offline.
         """
         if not self._offline:
             return self.lost()
@@ -226,8 +229,8 @@ class RecordAccounts:
         return count_missed_samples(self._offline, self._options.rate_hz, self.lost())
 
     def _find_endings(self) -> EndedThreadTimes | None:
-        """Return the estimated time that threads ran after their last records, or None if some samples are taken by
-        stops.
+        """Return the estimated time that threads ran after their last records. Return None if another
+        collector takes some of the samples by stops.
         """
         return self._endings() if self.is_alone else None
 
@@ -238,13 +241,13 @@ class RecordAccounts:
         self._accounts.start(self._members.tracked.roots)
 
     def note_clocks(self) -> None:
-        """Read the kernel's processor time of each recorded process at the end of a window. Any thread may call
-        this.
+        """Read only the processor-time clocks of the recorded processes, at the end of a window. Any thread
+        may call this.
         """
         self._accounts.note_clocks()
 
     def note_offline(self, found: Silent) -> None:
-        """Add the time in which processors were offline, in nanoseconds by processor."""
+        """Add the time for which processors were offline; `found` has it in nanoseconds by processor."""
         for cpu, ns in found.items():
             self._offline[cpu] = self._offline.get(cpu, 0) + ns
 
@@ -257,8 +260,8 @@ class RecordAccounts:
         self._accounts.count_batch(batch, self._members.tracked.root_of)
 
     def read_times(self, until_ns: int) -> None:
-        """Read the kernel's processor times of the recorded processes, if the next reading is due by until_ns or a
-        window or the recording ends there.
+        """Read the kernel's processor times of the recorded processes if that is due. It is always due when a
+        window or the recording ends at until_ns.
         """
         force = until_ns == FOREVER_NS or self._options.handover.ends_window(until_ns)
         self._accounts.read_accounts(self._members.tracked.roots, force, self.slots())
@@ -273,7 +276,7 @@ class RecordAccounts:
         self._accounts.retire(self._members.tracked.roots)
 
     def result(self) -> Mapping[int, Account]:
-        """Return the account of each process that was selected."""
+        """Return the account of processor time of each selected process with its children, by pid."""
         return self._accounts.result()
 
     def describe_offline(self) -> tuple[Note, ...]:

@@ -1,9 +1,9 @@
 """The processes of a recording as the kernel's records report them: forks, execs, mappings and thread names.
 
-Forks, execs and new file mappings are read from the rings before their records are consumed. The rings may also hold
-records of untracked processes. Nothing is consumed here: the next batch finds all records.
+ProcessEvents reads forks, execs and new file mappings from the rings early, and leaves the records there for
+the next batch. The rings may also hold records of untracked processes.
 
-Threads of compilers have the files that they work on.
+The names of compiler processes include the source files that they compile.
 """
 
 from __future__ import annotations
@@ -42,19 +42,20 @@ _MAX_RECORDS = 20_000
 _BODY = 1 << 13
 _GENERATIONS = 16
 _COMING_NS = 10_000_000_000
-"""Maximum time in nanoseconds for which a record waits in perf's rings."""
+"""Maximum time in nanoseconds for which a record of a fork waits in perf's rings before it is consumed."""
 _WRITTEN_NS = 10_000_000
 """Maximum delay in nanoseconds between a perf record's time and its appearance in the ring."""
 
 
 class ProcessEvents:
-    """A reader of perf's rings that reports processes with new code.
+    """An early reader of perf's rings, which reports recorded processes with new code (fork, exec, mapped
+    files).
 
     Args:
         rings: The rings.
-        sampled: Returns True for a process of the recording.
-        children: True if forked processes belong to it too.
-        executed: Called with the pid and the new name of each process of the recording that called exec.
+        sampled: Function that returns True for a process of the recording.
+        children: True if forked processes are recorded, too.
+        executed: Function to call with (pid, new name) of each recorded process that called exec.
     """
 
     def __init__(
@@ -70,8 +71,8 @@ class ProcessEvents:
         self._coming: dict[int, int] = {}
 
     def take_reported_pids(self) -> set[int]:
-        """Return the pids of processes that run new code and were reported since the last reading of perf's ring
-        buffers.
+        """Return the pids of recorded processes with new code, by the records that were not yet looked at.
+        The records stay in perf's ring buffers.
         """
         self._looked_ns = time.monotonic_ns()
         named_pids: set[int] = set()
@@ -81,8 +82,8 @@ class ProcessEvents:
         return self._ours(named_pids, born)
 
     def note_scan(self, found: Scan) -> set[int]:
-        """Return the pids of processes with new code in the records of one reading. The caller has read all records up
-        to a time and then releases them.
+        """Return the pids of recorded processes with new code, by the records of one reading of perf's ring
+        buffers. The caller releases these records later.
         """
         named_pids: set[int] = set()
         born: dict[int, int] = {}
@@ -109,11 +110,14 @@ class ProcessEvents:
         return ours
 
     def is_recorded(self, pid: int) -> bool:
-        """Return True if a process belongs to the recording, or will belong to it when its fork record is consumed."""
+        """Return True if a process belongs to the recording, or will belong to it as soon as the record of
+        its fork is consumed.
+        """
         return pid in self._coming or self._sampled(pid)
 
     def _walk(self, ring: Ring, position: int, named_pids: set[int], born: dict[int, int]) -> int:
-        """Read the new records of one perf ring without consuming them, and note processes with new code.
+        """Read the new records of one perf ring without consuming them. Add processes with new code to
+        `named_pids`, and forked ones to `born` with their parents.
 
         Returns:
             The position after the last record.
@@ -147,9 +151,9 @@ class ProcessEvents:
 class CompiledFiles:
     """The source file of each process that runs a compiler, by (pid, start).
 
-    A compiler may end before its records are consumed. So its command line is read as soon as its exec record is found
-    in a ring. Steps of a compiler that are too short for that get the file of the driver that forked them, which lives
-    as long as all of them.
+    A compiler may end before its records are consumed. So its command line is read as soon as its exec record
+    is found in a ring. Steps of a compiler (cc1, as) may be too short even for that. They get the source file
+    of the driver that forked them.
     """
 
     def __init__(self) -> None:
@@ -164,7 +168,9 @@ class CompiledFiles:
             self._read[pid, comm] = compiler_files(comm, procfs.read_arguments(pid))
 
     def add_executed(self, pid: int, started: int, comm: str) -> None:
-        """Store the source file of a process that has begun to run a program of this name, if it is a compiler."""
+        """Store the source file of a process that has called exec for a program with this name, if the
+        program is a compiler.
+        """
         read = self._read.pop((pid, comm), None)
         inherited = self._files.pop((pid, started), "")
         if may_be_compiler(comm):
@@ -172,7 +178,7 @@ class CompiledFiles:
             self._files[pid, started] = found.file(inherited)
 
     def add_forked(self, pid: int, started: int, parent: tuple[int, int]) -> None:
-        """Note that a forked compiler works on the source file of its parent."""
+        """Store that a forked process of a compiler works on the source file of its parent."""
         if file := self._files.get(parent, ""):
             self._files[pid, started] = file
 
@@ -188,7 +194,9 @@ _FOREVER_NS = 2**62
 
 
 class ThreadNames:
-    """The names of threads over time. `lives` has the threads' start times, `files` the source files of compilers."""
+    """The names of threads over time, because tids are reused and threads are renamed. `lives` has the
+    threads' start times, `files` the source files of compilers.
+    """
 
     def __init__(self, lives: ThreadLives, files: CompiledFiles) -> None:
         self._lives = lives
@@ -203,19 +211,25 @@ class ThreadNames:
         return tid in self._names
 
     def find_name(self, tid: int, time_ns: int) -> tuple[int, str] | None:
-        """Return (pid, name) of the thread that had a tid at a time, or those of the tid's last known thread."""
+        """Return (pid, name) of the thread that had this tid at a time. If that thread is unknown, return
+        those of the last known thread with the tid.
+        """
         names = self._names.get(tid)
         if not names:
             return None
         return names.get(self._lives.find_start(tid, time_ns)) or names[max(names)]
 
     def _of(self, tid: int, started: int) -> tuple[int, str] | None:
-        """Return (pid, name) of the thread that had a tid at a time, or of the last known thread with that tid."""
+        """Return (pid, name) of the thread with this tid and start time, or else those of the last known
+        thread with the tid.
+        """
         names = self._names.get(tid)
         return (names.get(started) or names[max(names)]) if names else None
 
     def find_pids(self, tids: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Return the process of each thread (tid) at a time. An unknown thread is its own process."""
+        """Return the pid of the process of each thread (tid) at a time. The tid itself is the result for an
+        unknown thread.
+        """
         columns = zip(tids.tolist(), time_ns.tolist(), strict=True)
         return np.array([(self.find_name(tid, at) or (tid, ""))[0] for tid, at in columns], np.int32)
 
@@ -238,7 +252,7 @@ class ThreadNames:
         self._lives.retire()
 
     def describe_threads(self, threads: Iterable[tuple[int, int]]) -> list[ThreadInfo]:
-        """Describe threads (tid, started). The name of an unknown thread is its tid."""
+        """Return the descriptions of threads, given as (tid, start time). The name of an unknown thread is its tid."""
         found = []
         for tid, started in threads:
             pid, name = self._of(tid, started) or (tid, str(tid))
@@ -260,11 +274,11 @@ class TrackedProcesses:
     """The recorded processes, with their address spaces and names of threads.
 
     Attributes:
-        histories: Mappings over time, by pid.
-        alive: Maps the pid of each process that has not ended to its pidfd.
+        histories: Mappings of each process over time, by pid.
+        alive: Pidfd of each process that has not ended, by pid.
         lives: Start times of threads.
         names: Names of threads.
-        files: Files that compilers work on.
+        files: Source files of compilers.
         filters: True if the records include processes that do not belong to the recording.
     """
 
@@ -319,21 +333,24 @@ class TrackedProcesses:
 
     @property
     def roots(self) -> dict[int, int]:
-        """Maps each process that has not ended to the selected process of its tree."""
+        """Pid of the selected process of its process tree, by the pid of each process that has not ended."""
         return {pid: self.histories[pid].root for pid in self.alive}
 
     def root_of(self, pid: int) -> int:
-        """Return the selected process from which a process descends, whether the process is alive or not."""
+        """Return the pid of the selected process from which a process descends. The process may have ended."""
         history = self.histories.get(pid)
         return history.root if history is not None else pid
 
     def parent_of(self, pid: int) -> int:
-        """Return the process that forked this one, if this one still runs the same program; else 0."""
+        """Return the pid of the process that forked this one. Return 0 if it has called exec since or the
+        parent is unknown.
+        """
         history = self.histories.get(pid)
         return history.parent if history is not None else 0
 
     def track_process(self, pid: int) -> None:
-        """Add a process to the recording, or check a known one after some time without records.
+        """Start to track a process. If it is tracked already, check whether its mappings are still the known
+        ones, and start over if they are not.
 
         Raises:
             ProcessLookupError: The process has ended.
@@ -356,7 +373,7 @@ class TrackedProcesses:
                 self.alive[pid] = os.pidfd_open(pid)
 
     def apply_records(self, others: Iterable[OtherRecord]) -> None:
-        """Apply the kernel's records about processes, in order of time."""
+        """Apply the kernel's records about forks, execs, mappings and names, in order of time."""
         for record in others:
             if record.kind == MMAP2:
                 self._mapped(record)
@@ -406,8 +423,8 @@ class TrackedProcesses:
             self._watch(pid)
 
     def _belongs(self, pid: int, parent: int) -> bool:
-        """Return True if a new process or thread belongs to the recording. Others may reuse the pid of an earlier
-        one.
+        """Return True if a new process or thread belongs to the recording. If not, forget an earlier one with
+        the same id, because the kernel has reused it.
         """
         if pid == parent or (self._follows and parent in self.histories):
             return parent in self.histories
@@ -421,7 +438,7 @@ class TrackedProcesses:
             self.histories[ids[0]].note_end()
 
     def note_end(self, pidfd: int) -> None:
-        """Mark a recorded process as ended, which poll reported for its pidfd."""
+        """Mark the process of a pidfd as ended, because poll(2) has reported the pidfd."""
         for pid, fd in list(self.alive.items()):
             if fd == pidfd:
                 os.close(fd)
@@ -429,7 +446,7 @@ class TrackedProcesses:
                 self.histories[pid].note_end()
 
     def forget_ended(self) -> None:
-        """Drop recorded processes that had already ended at the last call. Late samples of them have arrived by now."""
+        """Drop recorded processes that had already ended at the last call. Their late samples have arrived by now."""
         for pid in self._ended:
             history = self.histories.get(pid)
             if history is not None and not history.image.alive:

@@ -1,13 +1,14 @@
-"""Chance in sampling by perf_events: random rates of events, and a random choice among records.
+"""Randomness in sampling by perf_events: random rates of events, and a random choice among records.
 
-No program shall run in step with its samples. An event has a period that the kernel keeps. A program that alternates
-between two functions with that period would be sampled in one of them only. So each event has a different rate near the
-wanted one, and gets another one after the time of some samples. Any two samples that an event takes at different rates
-are independent.
+No program may run in step with its samples. The kernel keeps the period of an event. A program that
+alternates between two functions with that period would be sampled in one of them only.
 
-An event on a thread has a period that the kernel keeps, also in the threads that inherit it. A program that alternates
-between two functions with that period would be sampled in one of them only. So each sample is one of several records of
-its time, chosen at random. Their number is not whole, so that the records fall on all phases of such a program.
+Each event on a processor therefore has a different rate near the wanted one, and gets another rate after the
+time of some samples. Any two samples that an event takes at different rates are independent.
+
+An event on a thread keeps its period, also in the threads that inherit it. So each sample is chosen at random
+from several records of its time. The number of records is not whole, so that they fall on all phases of such
+a program.
 
 An event that a new thread inherits begins a new period, and the time after a thread's last period is lost. So a thread
 that lives shorter than a period is never sampled. With a period of 0.125 ms little is lost.
@@ -29,20 +30,20 @@ from pyprof.lazy_dataclasses import replace
 from pyprof.model.sample_batch import SampleBatch
 
 LIFE_PERIODS = 16
-"""Number of sampling periods after which a perf event gets another rate."""
+"""Number of sampling periods after which a perf event gets another random rate."""
 SPREAD = (0.5, 1.5)
-"""Range of the random rates of perf events: they are uniformly distributed between these multiples of the wanted rate.
-The resulting periods differ by more than the wanted period, so samples of a program with that period fall evenly on all
-of its phases.
+"""Range of the random rates of perf events, as factors of the wanted rate, in which they are uniformly
+distributed. The resulting periods differ by more than the wanted period, so samples of a program with that
+period fall evenly on all of its phases.
 """
 _LOST_BY_CHANGE = 0.5
-"""Average number of samples that a change of a perf event's rate costs, because the kernel then begins a whole new
-period.
+"""Average number of samples that are lost when a perf event's rate changes, because the kernel then begins a
+new period.
 """
 
 
 class RandomRates:
-    """The random rates of a set of perf events, by descriptor.
+    """The random rates of a set of perf events, by descriptor of the event.
 
     Every second rate of an event mirrors the previous one, so that their average is soon the wanted rate: the number of
     samples measures the time that was spent.
@@ -67,7 +68,7 @@ class RandomRates:
         return self._mean_hz * (1 + _LOST_BY_CHANGE / mean_samples)
 
     def begin(self, fd: int, rate_hz: float) -> None:
-        """Store the rate with which a perf event was opened, to vary it later."""
+        """Store the rate in Hz with which a perf event was opened, to vary it later."""
         self.forget(fd)
         self._hz[fd] = rate_hz
 
@@ -85,11 +86,11 @@ class RandomRates:
         return self._hz[fd]
 
     def is_over(self, fd: int, samples: int) -> bool:
-        """Add samples of a perf event to the time that its rate has lasted, and return True if the event must get
-        another rate now.
+        """Count samples of a perf event at its present rate. Return True if the event must get another rate
+        now.
 
-        The time that the samples stand for decides, not their number. The average of the rates is the wanted one only
-        if high and low rates last equally long. Time in which the event did not count is left out.
+        Each rate lasts for the same time, which the samples stand for. Only then is the average of the rates
+        the wanted one. Time in which the event did not count is left out.
         """
         if fd not in self._hz:
             return False
@@ -108,7 +109,7 @@ class RandomRates:
 
 
 class SampleCounter:
-    """A counter of samples in perf's ring buffers. It counts records when the kernel has written them, before the
+    """A counter of the samples that the kernel has written to perf's ring buffers. It counts them before the
     collector reads them.
     """
 
@@ -117,7 +118,7 @@ class SampleCounter:
         self._positions: dict[int, int] = {}
 
     def count(self, into: Counter[int]) -> None:
-        """Add the samples that the kernel has written since the last call to the counter of each processor."""
+        """Add the number of samples that the kernel has written since the last call to `into`, by processor."""
         for cpu, ring in self._rings.rings.items():
             head = ring.head
             position = max(self._positions.get(cpu, 0), ring.tail)
@@ -138,17 +139,17 @@ class SampleCounter:
 
 
 _RATE_HZ = 8000
-"""Maximum number of perf records per second of a thread's time."""
+"""Maximum number of perf records per second of a thread's processor time."""
 _RECORDS = (2.6165, 2.6195)
-"""Range of the number of perf records per sample. The number is drawn for each recording, so that no program is in step
+"""Range from which a recording draws its number of perf records per sample, so that no program is in step
 with the records.
 
 The square of the golden ratio is 2.618: multiples of its inverse fall most evenly on the phases of a program. At 2.6
 there would be 13 phases, of which a half of the program has 6 or 7.
 """
 _JUDGED_NS, _MUCH = 50_000_000, 0.15
-"""Minimum time in ns that samples must stand for before it is judged whether threads get too few of them, and the share
-of it without samples above which more perf records are made.
+"""Limits for the decision to make more perf records per sample: the minimum time in ns that samples must
+stand for before it is made, and the share of that time without samples.
 """
 _MIN_CHECK_INTERVAL_NS, _MAX_CHECK_INTERVAL_NS = 100_000_000, 1 << 62
 
@@ -156,22 +157,22 @@ _MIN_CHECK_INTERVAL_NS, _MAX_CHECK_INTERVAL_NS = 100_000_000, 1 << 62
 class RandomSelection:
     """A random choice of one item from each group of consecutive items. Groups continue from call to call.
 
-    If the mean size is not whole, each group has the next smaller or the next larger size by chance. So each item is
-    chosen with the same probability, wherever it is.
+    If the mean size of a group is not whole, each group has the next smaller or the next larger size by
+    chance. So each item is chosen with the same probability.
     """
 
     def __init__(self) -> None:
         self.start_groups(1)
 
     def start_groups(self, mean: float) -> None:
-        """Start groups of a new mean size for the random choice. The item of the current group was already chosen."""
+        """Start groups with another mean size. One item of the group before was already chosen."""
         self._least, self._rest = int(mean), mean % 1
         self._start = 0
         """Position at which the next group of items begins, counted from the next item."""
         self._chosen = np.zeros(0, np.int64)
 
     def choose_items(self, n: int) -> I64:
-        """Return the indices of the next n items that are chosen at random."""
+        """Return the indices of those among the next n items that are chosen at random."""
         count = max(-(-(n - self._start) // self._least), 0)
         sizes = self._least + (_uniform(count) < self._rest)
         ends = self._start + np.cumsum(sizes)
@@ -190,8 +191,8 @@ def _uniform(count: int) -> npt.NDArray[np.float64]:
 
 
 class Thinning:
-    """A filter that keeps one in `factor` perf records at random, among the records made after the first
-    start_thinning().
+    """A filter that keeps one in `factor` perf records at random. Records from before the first
+    start_thinning() are all kept.
     """
 
     def __init__(self) -> None:
@@ -201,15 +202,17 @@ class Thinning:
         self._draw = RandomSelection()
 
     def start_thinning(self, rate_hz: float, now_ns: int) -> None:
-        """Begin to drop a random part of the perf records, so that no program runs in step with the samples."""
+        """Begin to make several perf records per sample and to drop all but a random one, so that no program
+        runs in step with the samples.
+        """
         self._change(self._usual(rate_hz), now_ns)
 
     def multiply(self, rate_hz: float, most_hz: float, now_ns: int) -> None:
-        """Choose a larger number of perf records per sample from now on, because threads are short.
+        """Make more perf records per sample from now on, because threads are short.
 
         Args:
-            rate_hz: Rate of samples.
-            most_hz: Rate of records that the rings can hold.
+            rate_hz: Sampling rate.
+            most_hz: Maximum rate of records that the rings can hold.
             now_ns: Current time.
         """
         factor = max(min(_RATE_HZ, most_hz) / rate_hz, self._usual(rate_hz))
@@ -227,8 +230,8 @@ class Thinning:
         self._draw.start_groups(factor)
 
     def thin_records(self, words: U64, pieces: list[I64]) -> list[I64]:
-        """Return the samples to keep: all samples from before the last change of the factor, and one in `factor` of the
-        later ones, at random.
+        """Return the samples to keep: one in `factor` at random. Samples from before the thinning began are
+        all kept.
 
         Args:
             words: Memory of the rings.
@@ -259,9 +262,10 @@ class Starvation:
         """Return True if too much processor time since the last decision has no samples.
 
         Args:
-            births: Number of threads and processes that started since the last call. Each can miss one period at most.
-            due_ns: Total time that samples should stand for.
-            seen_ns: Total time that they stand for.
+            births: Number of threads and processes that started since the last call. Each can have lost one
+                period at most.
+            due_ns: Total processor time that samples should stand for.
+            seen_ns: Total processor time that samples do stand for.
         """
         self._births += births
         due, missing = due_ns - self._due, due_ns - self._due - (seen_ns - self._seen)
@@ -275,7 +279,7 @@ class Starvation:
 class Decimation:
     """A filter that keeps one of n samples (see Stride) and gives the kept sample the weight of all n.
 
-    It is for samples that the kernel takes anyway. Samples that it drops are not unwound.
+    It is for samples that the kernel takes in any case. Dropped samples are not unwound.
     """
 
     def __init__(self, stride: Stride) -> None:

@@ -1,4 +1,4 @@
-"""Conversion of records in the rings to sample batches. Their stacks are views of the rings' memory."""
+"""Conversion of records in perf's ring buffers to sample batches, whose stacks are views of the rings' memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ _LOOK_NS = 1_000_000_000
 Mask = npt.NDArray[np.bool_]
 
 Elsewhere = Callable[[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
-"""Function (pid, tid, time) that returns a mask of samples whose thread another collector samples at that time."""
+"""The type of a function (pid, tid, time) that returns a mask of the samples whose thread was sampled by
+another collector at that time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class RingBatches:
 
     Attributes:
         scan: The records that were read. Their memory must be released after the batches are unwound.
-        running: Batches of samples of threads that ran.
+        running: Batches of samples of running threads.
         switched: One batch of all samples that were taken when threads left their processors.
         wanted: Mask of the samples of `switched` to keep.
     """
@@ -65,10 +67,11 @@ class BatchMaker:
     """A converter of perf's ring records to batches of samples.
 
     Attributes:
-        untracked: Processes whose samples are ignored.
-        sampled: Threads that were sampled, as (tid, started).
+        untracked: Pids of processes whose samples are ignored.
+        sampled: Threads that were sampled, as (tid, start time).
         lost: Number of records that found no room in a ring buffer.
-        elsewhere: Function that finds samples of threads that another collector has taken over.
+        elsewhere: Function that finds samples of threads which another collector samples, None if there is
+            none.
         end_ns: Time from which on samples are left out.
     """
 
@@ -86,7 +89,7 @@ class BatchMaker:
 
         Args:
             source_id: Identifier of the converter's batches.
-            excluded_pids: Processes of the profiler, and others that are not recorded.
+            excluded_pids: Pids of the profiler's processes, and of others that are not recorded.
         """
         self._source_id = source_id
         self._excluded_pids = excluded_pids
@@ -106,7 +109,7 @@ class BatchMaker:
 
     @cached_property
     def nothing(self) -> SampleBatch:
-        """Return a batch without samples, which lets the consumer act between batches."""
+        """A batch without samples, which lets the consumer act between batches."""
         return self._batch(NO_SAMPLES, np.zeros(0, np.uint64), {}, np.zeros(0, np.int32))
 
     def convert_scan(self, found: Scan, switched: SampleRecords = NO_SAMPLES, words: U64 | None = None) -> RingBatches:
@@ -115,8 +118,8 @@ class BatchMaker:
 
         Args:
             found: The records that were read.
-            switched: Samples of threads that left their processors.
-            words: Memory of the rings of `switched`.
+            switched: Samples from other ring buffers.
+            words: Memory of those ring buffers, None if it is that of perf's.
         """
         lost = 0
         for record in found.others:
@@ -147,8 +150,8 @@ class BatchMaker:
         return RingBatches(found, split_by_width(batch, kept, samples.narrow), further, switched_kept)
 
     def _count_left_out(self, pids: npt.NDArray[np.int32]) -> None:
-        """Count samples without user registers in the diagnostics, except for samples of idle processors. `pids` has
-        the process of each sample.
+        """Count samples without user registers in the diagnostics, except for samples of idle processors (pid
+        0). `pids` has the process of each such sample.
         """
         kernel = among(pids, self._of_kernel(set(pids[pids > 0].tolist())))
         if kernel.any():
@@ -189,7 +192,7 @@ class BatchMaker:
         return spaces, space
 
     def _kept(self, samples: SampleRecords, space: npt.NDArray[np.int32]) -> Mask:
-        """Return a mask of the samples to keep, and count the dropped ones, which belong to unknown processes."""
+        """Return a mask of the samples to keep, and count those of unknown processes, which are dropped."""
         unknown = (space == 0) & ~among(samples.pid, self._excluded_pids)
         if unknown.any():
             self._diagnostics.count("unknown_process_sample", int(np.count_nonzero(unknown)))
@@ -202,7 +205,9 @@ class BatchMaker:
         return kept
 
     def mask_wanted(self, tid: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> Mask:
-        """Return a mask of the samples whose thread at that time was selected by the user."""
+        """Return a mask of the samples whose thread matches the user's selection of threads by the name that
+        it had at that time.
+        """
         if self._pattern is None:
             return np.ones(len(tid), np.bool_)
         threads = list(zip(tid.tolist(), self._tracked.lives.started(tid, time_ns).tolist(), strict=True))
@@ -228,8 +233,8 @@ class BatchMaker:
         return among(pid, self._tracked.histories)
 
     def mask_shown(self, tid: npt.NDArray[np.integer], time_ns: npt.NDArray[np.int64]) -> Mask:
-        """Return a mask of the samples whose thread was selected by the user and has a name. Such threads count as
-        sampled from now on.
+        """Return a mask of the samples whose thread was selected by the user and has a known name. From now
+        on these threads count as sampled.
         """
         named = [each for each in set(tid.tolist()) if each in self._tracked.names]
         found: Mask = self.mask_wanted(tid, time_ns) & among(tid, named)
@@ -278,7 +283,9 @@ def _of_kernel(pid: int) -> bool:
 
 
 def split_by_width(batch: SampleBatch, selected: Mask, narrow: Mask) -> list[SampleBatch]:
-    """Split the samples to keep into a batch of 64-bit code and, if there is any, one of 32-bit code."""
+    """Split those samples of a batch that are to be kept into a batch of 64-bit code and one of 32-bit code,
+    if there is any.
+    """
     if narrow.any():
         some = batch.take_samples(np.flatnonzero(selected & narrow))
         regs = some.regs[:, HERE.narrow_columns] & np.uint64(NARROW.mask)

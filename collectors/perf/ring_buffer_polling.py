@@ -1,4 +1,6 @@
-"""Waits for the end of processes or a wakeup, and the time that samples may wait in the rings."""
+"""Waits for records, for the end of processes or for a wakeup, and the maximum time that samples may wait in
+the rings.
+"""
 
 from __future__ import annotations
 
@@ -19,36 +21,41 @@ from pyprof.options import HOLD, CollectOptions
 FIRST_FLUSH_NS = 20_000_000
 
 _ONCE = select.EPOLLIN | select.EPOLLONESHOT
-"""Flags of epoll(7) for one report. Other programs may start all the time, and each would wake the collector."""
+"""Flags of epoll(7) for descriptors that report only once. Programs of the machine may start all the time,
+and each would wake the collector.
+"""
 
 _WATCH_NS, _WATCHES = 10_000_000, 50
-"""Minimum time in ns between two checks for new processes, and their maximum number while samples may wait.
+"""Minimum time in ns between two checks for new processes, and maximum number of checks while samples wait
+for a flush.
 
 Programs that start all the time would otherwise wake the collector each time.
 """
 _MAX_WATCH_FACTOR = 4
-"""Maximum factor of that time after checks without a result. Programs of others may start all the time, too."""
+"""Maximum factor by which the time between checks for new processes grows if checks find nothing. Programs of
+other users may start all the time, too.
+"""
 _CALM_NS = 2_000_000_000
 """Maximum time in nanoseconds between repeated checks for new processes after one was found.
 
-A starting program maps its files one after the other, so the checks follow at growing distances.
+A starting program maps its files one after the other, so the checks are repeated at growing intervals.
 """
 
 _FEW = 400
-"""Number of samples of a processor above which a larger batch does not make a sample cheaper."""
+"""Number of samples of a processor in a batch, above which a larger batch does not reduce the cost of a sample."""
 _RESTART_SAMPLES = 4
-"""Number of sampling times for which samples wait at least after Cadence.restart()."""
+"""Minimum number of sampling periods for which samples wait after Cadence.restart()."""
 _HAND_OUT_NS = 200_000_000
 """Approximate processor time in ns that a batch may take. The end of a recording waits for the last batch."""
 
 
 class Waiter:
-    """A poll of pidfds, ring buffers and a wakeup descriptor, for one thread.
+    """A wait by epoll(7) for pidfds, ring buffers and a wakeup descriptor. One thread waits.
 
     wake() may be called from a signal handler and from other threads.
 
     Attributes:
-        notified: True after a ring or an alarm reported new processes, until clear_notice().
+        notified: True after a ring or an alarm has reported new processes, until clear_notice().
     """
 
     def __init__(self) -> None:
@@ -76,19 +83,21 @@ class Waiter:
         self.add_rings(others)
 
     def add_rings(self, others: Iterable[int]) -> None:
-        """Wait for records in these ring buffers too."""
+        """Let records in these ring buffers end a wait, too."""
         for fd in set(others) - self._rings:
             self._rings.add(fd)
             self._poll.register(fd, select.EPOLLIN | select.EPOLLET)
 
     def add_alarms(self, fds: Iterable[int]) -> None:
-        """Wait for these descriptors of a MappingAlarm, too. Each reports once until clear_notice() is called."""
+        """Let these descriptors of a MappingAlarm end a wait, too. Each reports only once until
+        clear_notice() is called.
+        """
         self._alarms = tuple(fds)
         for fd in self._alarms:
             self._poll.register(fd, _ONCE)
 
     def clear_notice(self) -> None:
-        """Allow further reports of new processes, because the caller now looks for those that were reported."""
+        """Allow further reports of new processes, because the caller now handles those that were reported."""
         if self.notified:
             self.notified = False
             for fd in self._alarms:
@@ -98,8 +107,8 @@ class Waiter:
         """Wait until a process ends or a wakeup arrives, and return the pidfds of ended processes.
 
         Args:
-            ns: Maximum duration.
-            pidfds: Descriptors of the processes.
+            ns: Maximum duration in nanoseconds.
+            pidfds: Descriptors of the processes (pidfd_open(2)).
         """
         for fd in pidfds:
             if fd not in self._watched:
@@ -131,11 +140,13 @@ class Waiter:
 
 
 class WatchTimes:
-    """The times of checks for new processes: soon after a wakeup if the kernel sends some, else periodically."""
+    """The times of checks for new processes. They follow soon after a wakeup if the kernel sends wakeups for
+    new processes; else they are periodic.
+    """
 
     def __init__(self, options: CollectOptions, wakes: bool) -> None:
-        """Start with an immediate check for new processes; `wakes` is True if the kernel reports new processes by
-        wakeups.
+        """Make the first check for new processes due at once. `wakes` is True if the kernel sends wakeups for
+        new processes.
         """
         self._wakes = wakes
         self._each_ns = max(_WATCH_NS, round(1e9 * options.flush_s / _WATCHES))
@@ -150,7 +161,7 @@ class WatchTimes:
 
         Args:
             now_ns: Time of the check.
-            again_ns: Time until the next check without a wakeup.
+            again_ns: Maximum time until the next check, if there is no wakeup.
             found: True if the check found something new.
         """
         self._gap_ns = self._each_ns if found else min(2 * self._gap_ns, _MAX_WATCH_FACTOR * self._each_ns)
@@ -169,9 +180,10 @@ class WatchTimes:
 
 
 class Cadence:
-    """The maximum time for which samples wait for others in perf's rings (`wait_ns`) before they are read as one batch.
+    """The maximum time in ns for which samples wait for others in perf's rings (`wait_ns`) before they are
+    read as one batch.
 
-    It starts short, so that the copy size is learned early.
+    It starts short, so that the necessary size of stack copies is learned early.
     """
 
     def __init__(self, options: CollectOptions, hold_s: float = 0.0) -> None:
@@ -179,8 +191,8 @@ class Cadence:
 
         Args:
             options: Options of the recording.
-            hold_s: Maximum time for which samples wait. It is limited to twice HOLD times flush_s, or to four times
-                that if samples are few.
+            hold_s: Maximum time in seconds for which samples wait. It is limited to twice HOLD times flush_s,
+                or to four times HOLD times flush_s if samples are few.
         """
         self.flush_ns = round(options.flush_s * 1e9)
         # a large part of a batch's cost does not depend on its size
@@ -191,28 +203,31 @@ class Cadence:
         self.wait_ns = FIRST_FLUSH_NS
 
     def restart(self) -> None:
-        """Let the next samples be read after a short time, as at the beginning of a recording.
+        """Make the next samples wait only for a short time, as at the beginning of a recording.
 
-        They still wait for a few sampling times, because each reading costs milliseconds, also without samples.
+        They still wait for a few sampling periods, because each reading costs milliseconds, also without
+        samples.
         """
         self.wait_ns = min(self.wait_ns, self._restart_ns)
 
     def note_flush(self, took_ns: int) -> None:
-        """Note that all samples were yielded, and the processor time which that took. If it took long, later batches
-        are shorter.
+        """Note that all samples were yielded, which took took_ns of processor time. If that was long, later
+        batches are shorter.
         """
         most_ns = min(self._full_batch_ns, self.wait_ns * _HAND_OUT_NS // max(took_ns, 1))
         self.wait_ns = max(min(2 * self.wait_ns, most_ns), min(self.flush_ns, 2 * self.wait_ns))
 
 
 class RecordWait:
-    """A wait for records of the kernel, ends of processes, flushes, and the next check for programs.
+    """A wait of a collector for records of the kernel, ends of processes, flushes, and the next check of
+    programs.
 
     Attributes:
         waiter: The descriptors that end a wait.
         watch: Function that checks the programs of the recording. It returns the time until its next call in ns, or
             None if another collector is to take over.
-        look: Function to call after each period of sampling (see Feedback.look), None if there is none.
+        look: Function that reads new generated code in the target after each sampling period (see
+            Feedback.look), None if there is none.
     """
 
     def __init__(self, options: CollectOptions, members: ProcessSet, wakes: bool) -> None:
@@ -233,8 +248,8 @@ class RecordWait:
         self._alarm: MappingAlarm | None = None
 
     def open_alarm(self, reader: RingReader) -> None:
-        """Open events that wake the collector at new executable mappings, if `watch` must learn of them soon. The rings
-        then need not be polled.
+        """Open perf events that wake the collector at new executable mappings, if `watch` must learn of them
+        soon. The rings then need not be polled for new processes.
         """
         if self.watch is None or self._wakes or self._alarm is not None:
             return
@@ -247,9 +262,10 @@ class RecordWait:
         """Wait until a time, a flush, the end of the recording's last process or a wakeup by a ring buffer.
 
         Args:
-            due_ns: The time.
-            is_over: Returns True if the wait must end.
-            change_rates: Changes the rates of events that are due, and returns the time until the next change in ns.
+            due_ns: Monotonic time at which the wait ends.
+            is_over: Function that returns True if the wait must end.
+            change_rates: Function that changes the rates of events that are due, and returns the time until
+                the next change in ns.
         """
         while not is_over():
             left = min(due_ns, self._options.handover.next_ns) - time.monotonic_ns()
@@ -268,8 +284,8 @@ class RecordWait:
                 break
 
     def _check_programs(self, watch: Callable[[], int | None]) -> int | None:
-        """Call the function `watch` if it is due. Return the time in nanoseconds until its next call, or None if
-        another collector takes over.
+        """Call the function `watch`, which checks programs, if it is due. Return the time in nanoseconds
+        until its next call, or None if another collector takes over.
         """
         now, notified = time.monotonic_ns(), self.waiter.notified
         if self._watch_times.is_due(now, notified):
@@ -282,7 +298,7 @@ class RecordWait:
         return self._watch_times.left_ns(now, notified)
 
     def note_ends(self, wait_ns: float = 0) -> None:
-        """Note the processes that have ended, after a wait of at most this time."""
+        """Wait for the end of processes, for wait_ns at most, and note the processes that have ended."""
         tracked = self._members.tracked
         for fd in self.waiter.wait(wait_ns, tracked.alive.values()):
             tracked.note_end(fd)

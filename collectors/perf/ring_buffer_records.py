@@ -1,4 +1,4 @@
-"""The kernel's ring buffers, one for each processor, and their records in bulk.
+"""The ring buffers of perf_events, one for each processor, and their records as columns.
 
 All rings of a collector are adjacent in one range of memory, so they are one array, and a batch refers to records of
 several rings without a copy. Spare room follows each ring. The rest of a record that wraps around the ring's end is
@@ -45,8 +45,8 @@ class Ring:
     Attributes:
         first: Index of the ring's first data word in Rings.words.
         size: Bytes of data, a power of two.
-        discarded: Position up to which records were discarded, in bytes; -1 if none were. A record of losses that
-            follows there is about discarded records.
+        discarded: Position in bytes up to which records were discarded, -1 if none were. A LOST record
+            directly after it counts discarded records.
     """
 
     discarded = -1
@@ -59,8 +59,8 @@ class Ring:
 
     @property
     def head(self) -> int:
-        """Number of bytes that the kernel has written to the perf ring since the beginning. They may be read after this
-        call.
+        """Number of bytes that the kernel has written to the perf ring since the beginning. Data up to there
+        may be read after this call.
         """
         head = int(self._words[self._control + _HEAD])
         order_reads()
@@ -77,7 +77,8 @@ class Ring:
         self._words[self._control + _TAIL] = tail
 
     def make_contiguous(self, at: int, size: int) -> None:
-        """Make a perf record contiguous that wraps around the ring's end.
+        """Make a perf record contiguous if it wraps around the ring's end, by copying its rest behind the
+        end.
 
         Args:
             at: Offset of the record in the data.
@@ -93,8 +94,8 @@ class Rings:
     """The perf ring buffers of several processors.
 
     Attributes:
-        words: Memory of all rings as 64-bit words; see Ring.first.
-        rings: Rings by processor.
+        words: Memory of all rings as 64-bit words. Ring.first is where the data of a ring begins.
+        rings: Ring by processor.
         owners: Descriptor of the event that owns each processor's ring.
     """
 
@@ -104,12 +105,13 @@ class Rings:
         Args:
             cpus: Processors that get a ring now.
             size: Bytes of each ring, a power of two.
-            wakes: True if the kernel should wake a poll on an owner when much of its ring is used.
-            more: Processors that may get a ring later (ring_on).
+            wakes: True if the kernel should wake a poll on the owner's descriptor when much of its ring is
+                used.
+            more: Processors that may get a ring later, by ring_on().
 
         Raises:
             PerfNotAllowed: The kernel permits no ring.
-            RingTooLarge: A smaller ring may be permitted.
+            RingTooLarge: The kernel permits no ring of this size. It may permit a smaller one.
         """
         self.size = size
         self._owner = ring_owner(size // _MUCH if wakes else 0)
@@ -146,8 +148,8 @@ class Rings:
         self.rings[cpu] = Ring(self.words, place // 8, self.size)
 
     def ring_on(self, cpu: int) -> int:
-        """Return the descriptor of the event that owns a processor's perf ring, and map the ring if it does not exist
-        yet. The result is negative if that fails.
+        """Return the descriptor of the event that owns a processor's perf ring. The ring is mapped if it does
+        not exist yet. The result is negative if that fails.
 
         Raises:
             PerfNotAllowed: The kernel permits no ring.
@@ -162,11 +164,11 @@ class Rings:
 
     @property
     def much_used(self) -> bool:
-        """True if perf's rings should be read now."""
+        """True if a perf ring is so full that the rings should be read now."""
         return any(ring.head - ring.tail > self.size // _MUCH for ring in self.rings.values())
 
     def close(self) -> None:
-        """Unmap the perf rings. Arrays that still refer to them then contain zeros."""
+        """Unmap the perf rings. Arrays that still refer to their memory then contain zeros."""
         for cpu in self.rings:
             libc.map_over(self._address + self._places[cpu], _PAGE + self.size, -1)
         for fd in self.owners.values():
@@ -176,7 +178,7 @@ class Rings:
 
 
 class RingTooLarge(PerfNotAllowed):
-    """The kernel refuses a perf ring of this size; a smaller one may be permitted."""
+    """The error that the kernel refuses a perf ring of this size. It may permit a smaller one."""
 
 
 def _refused(error: int, size: int) -> PerfNotAllowed:
@@ -189,7 +191,7 @@ def _refused(error: int, size: int) -> PerfNotAllowed:
 
 
 def list_online_cpus() -> list[int]:
-    """Return the numbers of the processors on which a thread may run.
+    """Return the numbers of the online processors.
 
     Raises:
         OSError: The kernel does not list them.
@@ -213,7 +215,14 @@ def _listed(text: str) -> list[int]:
 
 
 def open_rings(cpus: list[int], size: int, exactly: bool, wakes: bool) -> Rings:
-    """Open the largest perf rings up to `size` bytes that the kernel permits. See Rings for `wakes`."""
+    """Open the largest perf rings up to `size` bytes that the kernel permits.
+
+    Args:
+        cpus: Processors that get a ring.
+        size: Maximum size in bytes, a power of two.
+        exactly: True to raise an error instead of opening smaller rings.
+        wakes: True if the kernel should wake a poll when much of a ring is used.
+    """
     while True:
         try:
             return Rings(cpus, size, wakes, list_present_cpus())
@@ -229,17 +238,17 @@ I64 = npt.NDArray[np.int64]
 LOST, COMM, EXIT, THROTTLE, UNTHROTTLE, FORK, SAMPLE, MMAP2, LOST_SAMPLES = 2, 3, 4, 5, 6, 7, 9, 10, 13
 MISC_COMM_EXEC = 1 << 13
 _OF_PROCESSES = frozenset((COMM, EXIT, FORK, MMAP2))
-"""Types of perf records whose first word is the process, and for EXIT and FORK also its parent."""
+"""Types of perf records whose first word has the pid, and for EXIT and FORK also the parent's pid."""
 
 _KIND_AND_SIZE = np.uint64(0xFFFF_0000_FFFF_FFFF)
 TIME = 3
-"""Index of the 64-bit word of a perf sample record that contains its time."""
+"""Index of the 64-bit word in a perf sample record that has its time."""
 TID = 2
-"""Index of the 64-bit word of a perf sample record with the process in its low half and the thread in its high half."""
+"""Index of the 64-bit word in a perf sample record that has the pid in its low half and the tid in its high half."""
 CPU, _ABI, _REGS = 4, 5, 6
 _CHAIN = 5
-"""Index of the 64-bit word of a perf sample record with the number of kernel frames. The frames and all other fields
-follow it.
+"""Index of the 64-bit word in a perf sample record that has the number of kernel frames. The frames and then
+all other fields follow it.
 """
 _MARKS = 2**64 - 4095
 OVERHEAD = 8 * (_REGS + len(HERE.words) + 2)
@@ -255,7 +264,7 @@ class OtherRecord:
     Attributes:
         kind: Type of the record.
         misc: Flags of the record.
-        time_ns: CLOCK_MONOTONIC.
+        time_ns: Its time by CLOCK_MONOTONIC.
         body: Its contents without the header and without the three words at the end.
     """
 
@@ -267,16 +276,16 @@ class OtherRecord:
 
 @dataclass(slots=True)
 class Scan:
-    """The records in all perf rings at some moment.
+    """The records that one reading has found in all perf rings.
 
     Attributes:
         samples: Indices of the samples' first words, one array for each run of equal records.
-        others: Other records.
-        tails: Position up to which each ring was read, in bytes.
+        others: The records that are not samples.
+        tails: (ring, position in bytes up to which it was read).
         broken: Number of rings with invalid data.
         recorded_pids: Pids of the recording's processes, or None if all records are wanted.
-        strange: (time, word, size in words) of records of unknown processes. add_descendants() checks them after all
-            rings were read.
+        strange: (time, word, size in words) of records of unknown processes. add_descendants() moves those of
+            new children to `others` after all rings were read.
     """
 
     samples: list[I64] = field(default_factory=list)
@@ -287,13 +296,13 @@ class Scan:
     strange: list[tuple[int, int, int]] = field(default_factory=list)
 
     def add_other(self, words: U64, header: int, time_ns: int, word: int, size: int) -> None:
-        """Decode a perf record that is not a sample, and add it to `others`. Its size is in words."""
+        """Decode a perf record that is not a sample, and add it to `others`. `size` is its size in 64-bit words."""
         body = words[word + 1 : word + size - 3].tobytes()
         self.others.append(OtherRecord(header & 0xFFFF_FFFF, header >> 32 & 0xFFFF, time_ns, body))
 
     def add_descendants(self, words: U64) -> None:
-        """Move the records of processes that were forked by a recorded process from `strange` to `others`. The record
-        of the fork may be in another ring buffer.
+        """Move records of processes that descend from a recorded process from `strange` to `others`. The
+        record of a fork may be in another ring buffer than later records of the child.
         """
         forks = [(record.time_ns, record.body[:4]) for record in self.others if record.kind == FORK]
         # the earliest fork counts
@@ -312,17 +321,15 @@ class Scan:
             ring.release_records(tail)
 
     def discard_records(self) -> None:
-        """Release all records that were read, and reset the count of records that were lost because the ring buffers
-        were full.
-        """
+        """Release all records that were read. A later record about losses among them does not count."""
         self.release_records()
         for ring, tail in self.tails:
             ring.discarded = tail
 
 
 def scan_ring(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
-    """Add the records of a perf ring up to until_ns to a Scan. The limit allows to sort records of several rings by
-    time.
+    """Add the records of a perf ring up to until_ns to a Scan. Because of the limit, records of several rings
+    can be sorted by time.
     """
     position, head, known, view = ring.tail, ring.head, into.recorded_pids, words.data
     if not 0 <= head - position <= ring.size:
@@ -381,16 +388,16 @@ class SampleRecords:
     """Columns of n perf samples in order of time.
 
     Attributes:
-        time_ns: CLOCK_MONOTONIC.
+        time_ns: Time of each sample by CLOCK_MONOTONIC.
         pid: Process of each sample.
         tid: Thread of each sample.
         cpu: Processor of each sample.
         regs: Registers (n, k), in the columns of perf_arch.WIDE.
         base: Address of the stack copy in the target.
-        offset: Offset of the copy in the array of words, in bytes.
-        size: Valid bytes of the copy.
-        kernel_stack: See SampleBatch.
-        kernel_stacks: See SampleBatch.
+        offset: Offset of the stack copy in the rings' memory, in bytes.
+        size: Number of valid bytes of the stack copy.
+        kernel_stack: Index in kernel_stacks of each sample's kernel frames, None if there are none.
+        kernel_stacks: The different stacks of kernel frames; the first one is ().
         narrow: True for 32-bit code, whose registers are in the same columns.
     """
 
@@ -431,17 +438,18 @@ class SampleRecords:
 def read_samples(
     words: U64, pieces: list[I64], chains: bool = False, pids: Iterable[int] | None = None, machine: PerfArch = HERE
 ) -> tuple[SampleRecords, npt.NDArray[np.int32]]:
-    """Read the perf samples at the given words of the ring memory.
+    """Read perf samples as columns.
 
     Args:
-        words: Memory of the rings.
+        words: Memory of the rings as 64-bit words.
         pieces: Indices of the samples' first words.
         chains: True if the samples have kernel frames.
-        pids: Use only samples of these processes; None for all.
+        pids: Read only samples of these processes; None for all.
         machine: Architecture of the records.
 
     Returns:
-        The samples, and the pids of samples that have no user registers; 0 for an idle processor.
+        (the samples with user registers, pids of the samples without user registers). The pid of an idle
+            processor is 0.
     """
     first = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
     if pids is not None:
@@ -490,7 +498,9 @@ def _chain_lengths(words: U64, first: I64) -> I64:
 
 
 def _kernel_frames(words: U64, first: I64) -> tuple[npt.NDArray[np.int32], tuple[KernelStack, ...]]:
-    """Return the index of each sample's kernel call chain, and the chains without the kernel's context markers."""
+    """Return (number of each sample's kernel call chain, the different chains), without the kernel's context
+    markers in the chains.
+    """
     known: dict[bytes, int] = {}
     kernel_stacks: dict[KernelStack, int] = {(): 0}
     kernel_stack = np.zeros(len(first), np.int32)
@@ -534,9 +544,7 @@ def _mapping(place: bytes) -> Mapping:
 
 
 _known_mapping = lru_cache(1 << 13)(_mapping)
-"""A cached _mapping() (the parser of MMAP2 records), because a program may map the same thing again thousands of times
-a second.
-"""
+"""Parse an MMAP2 record like _mapping(), with a cache: a program may map the same thing thousands of times a second."""
 
 
 def mapping_process(body: bytes) -> int | None:

@@ -1,7 +1,7 @@
 """The number of stack bytes that the kernel copies, and page-in of stack pages at which its copies end.
 
-The size is first what the rings have room for, then what walks needed, with some room. All threads of a recording have
-one size, because it belongs to the event, which new threads inherit.
+At first the size is what the rings have room for. Later it is what the walks of stacks needed, and some more.
+All threads of a recording have one size, because the size belongs to the event, which new threads inherit.
 
 The kernel copies in an interrupt, where it cannot wait for a page fault: the copy ends at the first page that the
 thread has never written. A frame with a large, mostly unused buffer has such pages (16 KB in memcached). A read from
@@ -25,14 +25,16 @@ from pyprof.collectors.perf.ring_buffer_records import MIN_RING, OVERHEAD
 from pyprof.options import HOLD, CollectOptions
 
 BATCH = 2000
-"""Number of samples of one thread that make a batch in the ring buffer."""
+"""Number of samples of one thread for which a perf ring buffer has room, and after which it is read as one batch."""
 SLACK_S = 0.1
 
 _MAX_RING = 16 << 20
 _MAX_RINGS = 32 << 20
 _MIN_BYTES = 2048
 _FAR = 4
-"""A word at this multiple of the longest stack copy, or farther, is in another stack."""
+"""Distance of a word from the start of a stack copy, in multiples of the longest copy, from which on the word
+must be in another stack.
+"""
 _SURE_AFTER = 256
 _LIKELY_AFTER, _LIKELY_ROOM = 8, 4
 _LIMIT_INTERVAL_NS = 100_000_000
@@ -57,7 +59,8 @@ class StackSize:
 
         Args:
             max_bytes: The limit in bytes.
-            first: Size until walks have shown what they need. Lost records never make it smaller.
+            first: Size in bytes until walks have shown what they need. Lost records never make the size
+                smaller than this.
         """
         self.most = max_bytes
         self.bytes = self._first = min(first, max_bytes)
@@ -81,8 +84,8 @@ class StackSize:
         self._short = self._need > self.bytes
 
     def minimize_size(self) -> None:
-        """Make stack copies as small as possible, because samples will be taken often. Few samples are enough evidence
-        from now on.
+        """Make stack copies as small as recent walks permit, because samples will be taken more often. From
+        now on few samples are enough evidence for a smaller size.
         """
         self._sure_after = _LIKELY_AFTER
         self.bytes = self.wanted if self._seen >= self._sure_after else max(self._first, self.wanted)
@@ -90,15 +93,17 @@ class StackSize:
     def limit_size(self, now_ns: int) -> None:
         """Halve the maximum size of later stack copies, because records were lost in full ring buffers.
 
-        A truncated stack keeps its innermost functions, a lost record has none. Copies of the size after the first
-        samples fill a ring buffer so slowly that smaller ones would not help.
+        A truncated stack keeps its innermost functions, a lost record has none. The limit never becomes
+        smaller than the first size, because copies of that size fill a ring buffer slowly.
         """
         if now_ns >= self._limited_ns + _LIMIT_INTERVAL_NS:
             self._limited_ns = now_ns
             self._limit = max(min(self.bytes, self._limit) // 2, self._first)
 
     def relax_limit(self, now_ns: int) -> None:
-        """Permit copies of twice the size if no record was lost for some time."""
+        """Double the maximum size of stack copies, which limit_size() has lowered, if no record was lost for
+        some time.
+        """
         if self._limit < self.most and now_ns >= self._limited_ns + _LOSSLESS_NS:
             self._limited_ns, self._limit = now_ns, min(2 * self._limit, self.most)
 
@@ -109,14 +114,15 @@ class StackSize:
 
     @property
     def wanted(self) -> int:
-        """The number of stack bytes that the walks of recent samples needed, with some room."""
+        """The number of stack bytes that the walks of recent samples needed, increased by a half."""
         return min(max(_MIN_BYTES, (self._need + self._need // 2 + 1023) & ~1023), self.most, self._limit)
 
     def choose_change(self) -> int:
-        """Return a new size of stack copies, or 0 to keep the current one.
+        """Return a new size of stack copies in bytes, or 0 to keep the current one.
 
-        The size grows at once, and shrinks when enough samples support that. Large copies, also those of other
-        processes on the same processors, fill the rings of a busy machine before the profiler gets a processor.
+        The size grows at once, and shrinks when enough samples support that. Large copies fill the rings of a
+        busy machine before the profiler gets a processor. The rings also hold copies for other processes on
+        the same processors.
         """
         wanted = self.wanted
         if self.bytes > self._limit:
@@ -149,9 +155,11 @@ def choose_ring_size(options: CollectOptions, cpus: int) -> int:
 
 
 def mask_other_stacks(feedback: Feedback, max_bytes: int = MOST_STACK) -> npt.NDArray[np.bool_]:
-    """Return a mask of samples whose walk needed a word so far from the stack copy that it is in another stack.
+    """Return a mask of samples whose walk needed a word so far from the start of the stack copy that the word
+    must be in another stack.
 
     Args:
+        feedback: The results of walks of stack copies by the kernel.
         max_bytes: Maximum copy size in bytes.
     """
     missing, base = feedback.missing, feedback.batch.stack.base
@@ -160,11 +168,13 @@ def mask_other_stacks(feedback: Feedback, max_bytes: int = MOST_STACK) -> npt.ND
 
 
 def mask_beyond_copy(feedback: Feedback, max_bytes: int = MOST_STACK) -> npt.NDArray[np.bool_]:
-    """Return a mask of samples whose walk needed a word that no stack copy by the kernel can contain.
+    """Return a mask of samples whose walk needed a word that is too far away for any stack copy by the
+    kernel.
 
-    Nearer words will be part of larger copies.
+    Nearer words can be part of a larger copy.
 
     Args:
+        feedback: The results of walks of stack copies by the kernel.
         max_bytes: Maximum copy size in bytes.
     """
     missing, base = feedback.missing, feedback.batch.stack.base
@@ -179,8 +189,8 @@ _MIN_REREAD_NS = 10_000_000_000
 
 
 class AbsentPages:
-    """A reader that touches absent pages of stacks, so that the kernel's later stack copies do not end at these pages.
-    `most` is the copy size in bytes.
+    """A reader that touches stack pages that are not in memory, so that later stack copies by the kernel do
+    not end at these pages. `max_bytes` is the maximum size of a copy.
     """
 
     def __init__(self, max_bytes: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
@@ -189,8 +199,8 @@ class AbsentPages:
         self._read: dict[tuple[int, int], int] = {}
 
     def learn(self, feedback: Feedback) -> None:
-        """Page in the pages between the end of each stack copy and the word that its walk needed, if the copy ended
-        early at a page boundary.
+        """Page in the stack pages from the end of each copy to the word that its walk needed, if the copy
+        ended early at a page boundary.
         """
         batch, missing = feedback.batch, feedback.missing
         base = batch.stack.base

@@ -1,13 +1,15 @@
-"""Estimates of the user time that threads spent after their last record: each thread starts with a full period.
+"""Estimates of the user time that threads spent after their last perf record.
 
-If time in the kernel is left out, the kernel's account does not show that user time. The account divides the time of a
-process by where the kernel's timer found the process. All time of a process that ended before the timer found it counts
-as user time. In fact such a process is in the kernel most of the time (fork, exec, exit).
+If time in the kernel is left out of samples, this user time is missing, and the kernel's account does not
+show it. The account divides the time of a process by where the kernel's timer found the process. All time of
+a process that ended before the timer found it counts as user time. In fact such a process is in the kernel
+most of the time (fork, exec, exit).
 
-A thread ends in the kernel. If a period or more lies between its last record and its end, the next record fell into the
-kernel, and nothing is missing. If the gap is shorter, the thread left user space at some moment of it. The minimum
-duration of the way out is the shortest gap of all threads. Threads that lived shorter than a period may have no record.
-Their share of user time is assumed to be that of threads that lived longer.
+A perf event makes a record after each full period of user time, and each thread starts with a full period. A
+thread ends in the kernel. If a period or more lies between its last record and its end, the next record fell
+into the kernel, and nothing is missing. If the gap is shorter, the thread left user space at some moment of
+the gap. The minimum duration of the way out is the shortest gap of all threads. Threads that lived shorter
+than a period may have no record. Their share of user time is assumed to be that of threads that lived longer.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ class _Life:
 
 
 class LastRecords:
-    """The time of the last perf record of each living thread, and for ended threads the sum of the time that each lived
-    after its last record.
+    """The time of the last perf record of each living thread, and sums over ended threads of the time that
+    they lived after their last record.
     """
 
     def __init__(self) -> None:
@@ -49,7 +51,7 @@ class LastRecords:
         Args:
             found: The records that were read.
             words: Memory of the rings.
-            period_ns: Processor time between two records.
+            period_ns: User time in ns between two records of a thread.
         """
         if period_ns != self._period_ns:
             self._earlier_ns = self._tails_ns()
@@ -99,10 +101,10 @@ class LastRecords:
         return self._earlier_ns + self._gaps_ns - self._near * self._shortest_ns
 
     def estimate_endings(self, lost_ns: int) -> EndedThreadTimes:
-        """Return the estimated user time after the last records of ended threads.
+        """Return the estimated user time of ended threads after their last records.
 
         Args:
-            lost_ns: Time of records that found no room in a ring.
+            lost_ns: Time in ns that lost records stand for.
         """
         unseen_ns = self._unseen_ns
         if self._seen_ns > 0:

@@ -1,8 +1,8 @@
 """The process in a core file: its threads, mappings and their files.
 
-Files on this machine also supply what the core's memory lacks. Candidates for a module, best first: the user's choice
-(--exe for the program, --sysroot for all), a file with the same build ID, the same path on this machine.
-objfile.mapped_file_search decides which of them was mapped.
+Files on this machine also supply what the core's memory lacks. Candidates for the file of a module are, the
+best first: the user's choice (--exe for the program, --sysroot for all modules), a file with the same build
+ID, the same path on this machine. objfile.mapped_file_search decides which of them was mapped.
 
 The mappings come from NT_FILE or from the dynamic loader's list. They are named as in /proc/PID/maps. Device and inode
 are synthetic: one number for each path, so that the mappings of one file belong together.
@@ -56,14 +56,15 @@ BUILD_ID_DIR = "/usr/lib/debug/.build-id"
 
 @dataclass
 class CoreFiles:
-    """The files of a core's process.
+    """The local files for the modules of a core file's process, and the process's memory from the core and
+    from these files.
 
     Attributes:
         core: The core file.
         notes: The core's notes.
-        memory: Memory of the process in the core.
-        exe: The user's file of the program, or "".
-        sysroot: The user's sysroot, or "".
+        memory: The process's memory that the core file contains.
+        exe: Path of the program's file that the user gave by --exe, or "".
+        sysroot: Path that the user gave by --sysroot, or "".
         space: The process's address space once the mappings are known. Its read function reads only the core's memory,
             so that a file is never compared with itself.
     """
@@ -97,14 +98,14 @@ class CoreFiles:
             yield name, False
 
     def is_program(self, module: Module) -> bool:
-        """Return True if a module is the program and not a library."""
+        """Return True if a module of a core file is the program and not a library."""
         auxv = self.notes.auxv
         return any(module.start <= auxv.get(kind, 0) < module.end for kind in (AT_PHDR, AT_ENTRY))
 
     @property
     def program_path(self) -> str:
-        """Path of a core file's program if no note names its file: as executed if that is absolute, else the user's
-        file.
+        """Path of a core file's program if no note names its file: the path by which it was executed if that
+        is absolute, else the path of --exe.
         """
         executed = read_string(self.memory.read, self.notes.auxv.get(AT_EXECFN, 0))
         if executed.startswith("/"):
@@ -114,7 +115,9 @@ class CoreFiles:
         return "/" + os.path.basename(executed) if executed else "/[program]"
 
     def program(self) -> tuple[ElfFile, bool] | None:
-        """Return (file, whether the user named it) of a core file's program if nothing in the core identifies it."""
+        """Return (file, True if --exe or --sysroot names it) for a core file's program that no memory in the
+        core identifies, or None.
+        """
         if self.exe:
             found = self._read(self.exe, partial(open_regular, self.exe))
             return None if found is None else (found, True)
@@ -123,7 +126,7 @@ class CoreFiles:
         return None
 
     def open_path(self, name: str) -> Iterator[ElfFile]:
-        """Yield files of the core's architecture with this path: below the sysroot, then on this machine."""
+        """Yield the files with this path that have the core's architecture: below the sysroot, then on this machine."""
         for root in dict.fromkeys((self.sysroot.rstrip("/"), "")):
             found = self._read(root + name, partial(open_below, root, name)) if name.startswith("/") else None
             if found is not None:
@@ -141,13 +144,14 @@ class CoreFiles:
         return self._by_path[path]
 
     def add_fallback_file(self, elf: ElfFile, bias: int) -> None:
-        """Use a file in read() for addresses that the core file lacks."""
+        """Let read() take memory that the core file lacks from this file, whose load bias is `bias`."""
         self._believed.append((elf, bias))
 
     def read(self, avma: int, size: int) -> bytes:
         """Read the memory of a core file's process, from the core or else from its files.
 
-        Parts of read-only mappings that the core lacks come from files that are proved to be the mapped ones.
+        Parts of read-only mappings that the core lacks come from files that were proved to be the mapped
+        ones, or that add_fallback_file() named.
         """
         data = self.memory.read(avma, size)
         while len(data) < size:
@@ -195,7 +199,7 @@ def is_same_machine(elf: ElfFile, core: ElfFile) -> bool:
 
 
 def check_program(path: str, core: ElfFile) -> str:
-    """Return the reason why a file cannot be the core's program, or "" if it can."""
+    """Return the reason why the file of --exe cannot be the core's program, or "" if it can."""
     try:
         elf = ElfFile.open(path)
     except OSError as error:
@@ -207,19 +211,19 @@ def check_program(path: str, core: ElfFile) -> str:
 
 DEVICE = "core"
 UNKNOWN_PERMS = "r-xp"
-"""Permissions of a file's mapping for which a core file has no PT_LOAD. Debuggers leave out what the file has, above
-all code.
+"""Permissions that a mapping of a file gets if the core file has no PT_LOAD for it. Debuggers leave out
+memory that the file has, above all code.
 """
 
 MAX_PARTS = 16
-"""Maximum number of memory regions of one library without a file in a core file."""
+"""Maximum number of a core file's memory regions that are used for one library whose file is missing."""
 
 NO_PROGRAM = "core_without_file_list"
 OTHER_PROGRAM = "core_program_differs"
 
 
 class CoreModules:
-    """A reader of a core file's mappings; `oddities` are reasons for counters."""
+    """A reader of a core file's mappings. `oddities` are the names of counters of tolerated irregularities."""
 
     def __init__(self, core: ElfFile, notes: CoreNotes, memory: CoreMemory, files: CoreFiles) -> None:
         self._core = core
@@ -230,8 +234,8 @@ class CoreModules:
         self.oddities: list[str] = []
 
     def read_mappings(self) -> tuple[Mapping, ...]:
-        """Return the mappings of a core file's process, ascending and without overlaps: those of files, and other
-        regions without a path.
+        """Return the mappings of a core file's process, ascending and without overlaps. They include mappings
+        of files, and other memory regions without a path.
         """
         files = self._by_notes() if self._notes.files is not None else self._by_link_map()
         kept: list[Mapping] = []
@@ -250,7 +254,7 @@ class CoreModules:
             yield self._mapping(file.start, file.end, region.perms if region else UNKNOWN_PERMS, file.offset, file.path)
 
     def _by_link_map(self) -> Iterable[Mapping]:
-        """Yield the mappings of a core file without NT_FILE, by the dynamic loader's list."""
+        """Yield the mappings of files in a core without NT_FILE, by the dynamic loader's list in the core's memory."""
         headers, bias = self._program()
         if headers is None:
             self.oddities.append(NO_PROGRAM)
@@ -266,7 +270,9 @@ class CoreModules:
                 yield from self._of_object(linked)
 
     def _program(self) -> tuple[ElfFile | None, int]:
-        """Return (headers, load bias) of the core file's program, from memory or else from its file."""
+        """Return (ELF headers, load bias) of the core's program, from the core's memory or else from a file.
+        The headers are None if neither is known.
+        """
         at = self._notes.auxv.get(AT_PHDR, 0)
         page = at & -PAGE
         first = read_headers(self._memory.read(page, PAGE))
@@ -308,8 +314,8 @@ class CoreModules:
         return ""
 
     def _of_object(self, linked: LinkedObject) -> Iterable[Mapping]:
-        """Yield the mappings of a loaded library: by the segments of its file, or without a file by the core's regions
-        around its dynamic table.
+        """Yield the mappings of a library in the dynamic loader's list: by the segments of its file, or
+        without a file by the core's memory regions around its dynamic table.
         """
         elf = read_headers(self._memory.read(linked.bias, PAGE))
         for candidate in () if elf is not None else self._files.open_path(linked.name):
@@ -328,14 +334,14 @@ class CoreModules:
             yield self._mapping(part.start, part.end, part.perms, part.start - linked.bias, linked.name)
 
     def _of_file(self, elf: ElfFile, bias: int, path: str) -> Iterable[Mapping]:
-        """Yield the mappings that a loader makes of an ELF file; `elf` must have the file's headers."""
+        """Yield the mappings that a loader makes of an ELF file, whose headers are in `elf`."""
         for load in elf.loads:
             start, end = bias + load.vaddr & -PAGE, bias + load.vaddr + load.filesz + PAGE - 1 & -PAGE
             if 0 <= start < end <= 1 << self._core.elf_class:
                 yield self._mapping(start, end, format_perms(load.flags), load.offset & -PAGE, path)
 
     def _rest(self, files: Sequence[Mapping]) -> Iterable[Mapping]:
-        """Yield the parts of the core file's memory regions that belong to no file's mapping."""
+        """Yield the parts of the core file's memory regions that no mapping of a file in `files` covers."""
         vdso = self._notes.auxv.get(AT_SYSINFO_EHDR, 0)
         system_call = self._notes.auxv.get(AT_SYSINFO, 0)
         at = 0
@@ -358,16 +364,16 @@ _FS_BASE = 21
 """Index of the thread pointer in user_regs_struct (x86-64)."""
 
 CORE_SIGNALS = frozenset({3, 4, 5, 6, 7, 8, 11, 24, 25, 31})
-"""Signals that write a core (signal(7)): QUIT ILL TRAP ABRT BUS FPE SEGV XCPU XFSZ SYS."""
+"""Numbers of the signals that write a core (signal(7)): QUIT ILL TRAP ABRT BUS FPE SEGV XCPU XFSZ SYS."""
 
 
 class CoreFileProcess:
-    """The process in a core file. `saved` is the collector of its threads.
+    """The process in a core file. `saved` is the collector that yields its threads.
 
     Args:
-        path: The core file.
-        exe: The user's file of the program, or "".
-        sysroot: The user's sysroot, or "".
+        path: Path of the core file.
+        exe: Path of the program's file that the user gave by --exe, or "".
+        sysroot: Path that the user gave by --sysroot, or "".
         copy: Size of the first copy of each stack in bytes.
         diagnostics: Counts problems.
 
@@ -454,7 +460,7 @@ class CoreFileProcess:
 
     @property
     def exe(self) -> str:
-        """Path of the program as the core states it."""
+        """Path of the program in the core file's process, as the core states it."""
         for kind in (AT_PHDR, AT_ENTRY):
             mapping = self.space.mapping_at(self._notes.auxv.get(kind, 0))
             if mapping is not None and mapping.path.startswith("/"):
@@ -463,9 +469,10 @@ class CoreFileProcess:
 
     @property
     def crashed(self) -> tuple[int, int, int | None] | None:
-        """The signal that killed the core file's process: (signal, its si_code or 0, the address in question).
+        """The signal that killed the core file's process: (signal, its si_code or 0, the faulting address or
+        None).
 
-        It is None if no signal did: a debugger wrote the core of a living process.
+        It is None if no signal killed the process: a debugger wrote the core of a living process.
         """
         stated = self._notes.signal
         number = self._signal or (stated.number if stated else 0)
@@ -477,11 +484,13 @@ class CoreFileProcess:
 
     @property
     def order(self) -> list[int]:
-        """Tids in the order of the core file: the thread that received the signal is the first."""
+        """Tids of the threads in the order of the core file: the thread that received the signal is the first."""
         return [thread.tid for thread in self._threads]
 
     def _thread_infos(self) -> list[ThreadInfo]:
-        """Return the threads of a core file. It names its process (NT_PRPSINFO), but not its threads."""
+        """Return descriptions of the threads of a core file. The core has the name of the process
+        (NT_PRPSINFO), but not those of threads.
+        """
         name = self._notes.process.name if self._notes.process else ""
         return [ThreadInfo(self.pid, t.tid, name if t.tid == self.pid else "", name) for t in self._threads]
 

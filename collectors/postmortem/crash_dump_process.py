@@ -1,7 +1,8 @@
 """The process in a minidump or a microdump: its threads, mappings and their files.
 
-The mappings are the modules, other mappings that the dump states, and regions of stacks. Unlike a core file, a dump
-does not contain the modules' memory. A file is the right one if its id is the stated one.
+The mappings are the modules, other mappings that the dump states, and regions of stacks. Unlike a core file,
+a dump does not contain the modules' memory. The file of a module is the right one if it has the build ID that
+the dump states.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from pyprof.problem_counters import Diagnostics
 
 DEVICE = "dump"
 UNKNOWN_PERMS = "r-xp"
-"""Permissions of a module of which a crash dump states no mappings."""
+"""Permissions that a module's mapping gets if the crash dump states no executable mapping of the module."""
 
 AT_SYSINFO_EHDR = 33
 
 
 def read_mappings(dump: CrashDump) -> tuple[Mapping, ...]:
-    """Return the mappings of a crash dump's process, ascending and without overlaps. The file offset of a module's
-    mapping is its distance from the base.
+    """Return the mappings of a crash dump's process, ascending and without overlaps. The file offset of a
+    module's mapping is its distance from the module's base.
     """
     regions = _ascending(dump.regions)
     starts = [region.start for region in regions]
@@ -55,7 +56,7 @@ def read_mappings(dump: CrashDump) -> tuple[Mapping, ...]:
 
 
 def _ascending(regions: Iterable[DumpRegion]) -> list[DumpRegion]:
-    """Return the memory regions of a crash dump in ascending order, without those that overlap an earlier one."""
+    """Return the memory regions of a crash dump in ascending order, without those that overlap a lower one."""
     kept: list[DumpRegion] = []
     for region in sorted(regions, key=lambda region: (region.start, -region.end)):
         if region.end <= 1 << 64 and (not kept or region.start >= kept[-1].end):
@@ -81,7 +82,7 @@ def _of_module(
 
 
 def _between(regions: Sequence[DumpRegion], taken: Sequence[Mapping], dump: CrashDump) -> Iterator[Mapping]:
-    """Yield the parts of a crash dump's memory regions that no other mapping covers."""
+    """Yield the parts of memory regions of a crash dump that no mapping in `taken` covers."""
     vdso = dump.auxv.get(AT_SYSINFO_EHDR, 0)
     at = 0
     for region in regions:
@@ -101,7 +102,7 @@ def _between(regions: Sequence[DumpRegion], taken: Sequence[Mapping], dump: Cras
 
 
 WINDOWS = "windows"
-"""CrashDump.os of a dump that Windows or Wine wrote."""
+"""Value of CrashDump.os for a dump that Windows or Wine wrote."""
 BUILD_ID_DIR = "/usr/lib/debug/.build-id"
 TRIPLETS = {
     "x86": "i386-linux-gnu",
@@ -113,7 +114,9 @@ AT_PHDR, AT_ENTRY = 3, 9
 
 
 class DumpFiles:
-    """The files of the modules in a crash dump; `exe` and `sysroot` are the user's, or ""."""
+    """The finder of local files for the modules in a crash dump. `exe` and `sysroot` are the paths of --exe
+    and --sysroot, or "".
+    """
 
     def __init__(self, dump: CrashDump, exe: str, sysroot: str) -> None:
         self._os = dump.os
@@ -130,8 +133,8 @@ class DumpFiles:
         return self._program.path if self._program else ""
 
     def find_stated(self, module: Module) -> StatedId | None:
-        """Return the build id that a crash dump states for a module, or None if the module is in no list of modules.
-        See AddressSpace.stated.
+        """Return the identity of a module's file that a crash dump states, such as its build ID (see
+        AddressSpace.stated). Return None if the dump's list of modules lacks the module.
         """
         known = self._modules.get(module.start)
         if known is None:
@@ -167,8 +170,9 @@ class DumpFiles:
             yield f"{debuginfod_cache()}/{known.build_id}/executable", False
 
     def _windows_paths(self, path: str) -> Iterator[str]:
-        """Yield names of a Windows module's file below the user's sysroot: those of a Wine prefix, of a copied drive,
-        and of a folder of modules. Windows ignores case, so names in lower case are tried, too.
+        """Yield paths below the user's sysroot at which a Windows module's file may be: those of a Wine
+        prefix, of a copied drive, and of a folder of modules. Windows ignores case, so names in lower case
+        are tried, too.
         """
         drive, _, rest = path.replace("\\", "/").rpartition(":")
         folders = (f"/drive_{drive.lower()}", f"/{drive}", "") if drive else ("",)
@@ -189,18 +193,18 @@ def _program(dump: CrashDump) -> DumpModule | None:
 
 
 REQUESTED = 0xFFFFFFFF
-"""Exception code in a minidump that was requested without a crash."""
+"""Exception code of a minidump that a program requested without a crash."""
 MAX_TID = 1 << 31
 """Upper bound of thread and process ids (PID_MAX_LIMIT of the kernel)."""
 
 
 class DumpedProcess:
-    """The process in a crash dump. `saved` is the collector of its threads.
+    """The process in a crash dump (minidump or microdump). `saved` is the collector that yields its threads.
 
     Args:
-        path: The minidump or microdump.
-        exe: The user's file of the program, or "".
-        sysroot: The user's sysroot, or "".
+        path: Path of the minidump or microdump.
+        exe: Path of the program's file that the user gave by --exe, or "".
+        sysroot: Path that the user gave by --sysroot, or "".
         copy: Size of the first copy of each stack in bytes.
         diagnostics: Counts problems.
 
@@ -236,7 +240,9 @@ class DumpedProcess:
 
     @property
     def order(self) -> list[int]:
-        """Tids of a crash dump: the thread that crashed or requested the dump first, then as in the dump."""
+        """Tids of the threads in a crash dump: first the thread that crashed or requested the dump, then the
+        others as in the dump.
+        """
         return list(self._infos)
 
     @property
@@ -270,7 +276,7 @@ def read_dump(source: ByteSource) -> CrashDump:
     """Read a minidump, or the first microdump in a log.
 
     Raises:
-        FormatError: The file is neither.
+        FormatError: The file is neither of them, or not valid.
     """
     if is_minidump(bytes(source.read(0, 4))):
         return read_minidump(source)
@@ -280,8 +286,8 @@ def read_dump(source: ByteSource) -> CrashDump:
 
 
 def _with_ids_of_their_own(threads: list[DumpThread], dump: CrashDump) -> dict[int, DumpThread]:
-    """Return the threads of a dump by tid, in their order. An invalid or repeated tid is replaced by the lowest free
-    one.
+    """Return the threads of a dump by unique tids, in their order. An invalid or repeated tid is replaced by
+    the lowest free one.
     """
     found: dict[int, DumpThread] = {}
     lowest = 1

@@ -1,8 +1,8 @@
 """Samples of threads that no longer run, from a core file or a crash dump.
 
-The stack of a thread is copied from its sp upwards. If the walk needs more, the thread is repeated in the next batch
-with more. That is a longer stack, or the stack that a signal handler on an alternate stack interrupted. Nothing is read
-as a whole.
+The stack of a thread is copied from its sp upwards. If the walk needs more, the next batch contains the
+thread once more, with a longer copy. It may also contain the stack that a signal handler on an alternate
+stack interrupted. No stack is read as a whole.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pyprof.objfile.core_file import SavedMemory
 from pyprof.problem_counters import Diagnostics
 
 RED_ZONE = 512
-"""Number of bytes below sp that stack copies include too, because leaf functions of some ABIs save registers there
-(ppc64le: 288).
+"""Number of bytes below sp that stack copies include, because leaf functions of some ABIs save registers
+there (ppc64le: 288).
 """
 
 MAX_BATCH = 64 << 20
@@ -32,7 +32,9 @@ MAX_ROUNDS = 16
 GROWTH = 4
 FIRST_PIECE = 1 << 14
 BELOW = 1 << 20
-"""Number of bytes of another stack to copy below the first missing word, because its frame saved registers there."""
+"""Number of bytes below the first missing word that are copied of another stack, because its frame saved
+registers there.
+"""
 
 MAX_COPY = 256 << 20
 MAX_TOTAL = 1 << 30
@@ -46,18 +48,22 @@ RegisterRow = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 
 def choose_first_copy(wanted: int, threads: int) -> int:
-    """Return the number of stack bytes that are copied at first of each thread of a core file or crash dump."""
+    """Return the number of stack bytes in the first copy of each thread of a core file or crash dump:
+    `wanted`, or less if there are many threads.
+    """
     return min(wanted, max(MAX_TOTAL // 2 // max(threads, 1), MIN_COPY))
 
 
 @dataclass(slots=True)
 class SavedThread:
-    """A thread of a core file or crash dump, its registers by the architecture's columns (`row`), and the amount of its
-    memory to copy.
+    """A thread of a core file or crash dump, with its registers and the amount of its memory to copy.
 
     Attributes:
+        row: Its registers, by the architecture's register columns.
+        size: Number of stack bytes to copy.
         thread_pointer: Its thread pointer, 0 if that is unknown.
         goroutine: Address of the goroutine that it runs, 0 if it runs none.
+        pieces: Size in bytes of further memory to copy, by address.
     """
 
     tid: int
@@ -69,17 +75,17 @@ class SavedThread:
 
 
 class SavedThreads:
-    """The collector of the threads of a core file or crash dump, which have unique tids.
+    """The collector that yields the threads of a core file or crash dump as samples. Their tids are unique.
 
     Args:
         threads: The threads.
         arch: The architecture of the threads.
         memory: Memory from which stacks are copied.
         space: Address space of the process; its read function also reads files.
-        diagnostics: Counts the oddities once.
+        diagnostics: Counters of problems. The oddities are added once.
         infos: The names of the threads.
         oddities: How often each oddity of the file was tolerated.
-        unknown: See SampleBatch.
+        unknown: Register columns that the file lacks.
     """
 
     def __init__(
@@ -106,7 +112,9 @@ class SavedThreads:
         self._stopped = False
 
     def batches(self) -> Iterator[SampleBatch]:
-        """Yield samples of all threads of the file, then repeat threads whose walk needed more memory."""
+        """Yield samples of all threads of the core file or crash dump. Then yield another sample of each
+        thread whose walk needed more memory.
+        """
         for oddity, times in self._oddities.items():
             self._diagnostics.count(oddity, times)
         wanted = self.saved
@@ -118,12 +126,16 @@ class SavedThreads:
                 return
 
     def add_threads(self, threads: Sequence[SavedThread], infos: Sequence[ThreadInfo]) -> None:
-        """Add threads before the first batch is taken, such as goroutines that no thread runs."""
+        """Add threads that the file does not list, such as goroutines that no thread runs. This must happen
+        before the first batch.
+        """
         self.saved = [*self.saved, *threads]
         self._infos = [*self._infos, *infos]
 
     def find_goroutines(self, offsets: GoroutineOffsets) -> None:
-        """Find the goroutine of each saved thread; offsets are those of the process's Go runtime."""
+        """Find the goroutine that each saved thread runs. `offsets` are those of structures in the process's
+        Go runtime.
+        """
         for thread in self.saved:
             if thread.thread_pointer:
                 machine = self._word(self._word(thread.thread_pointer + offsets.tls) + offsets.m)
@@ -133,11 +145,11 @@ class SavedThreads:
         return int.from_bytes(self._space.read(avma, 8), "little") if 0 < avma < 1 << 63 else 0
 
     def sample_again(self) -> Iterator[SampleBatch]:
-        """Yield samples of all saved threads once more, with their latest amount of memory."""
+        """Yield samples of all saved threads once more, with the amount of memory that their walks needed."""
         yield from self._all(self.saved)
 
     def stop(self) -> None:
-        """Stop repeating saved threads with more memory. Threads that were not yielded yet are still yielded once."""
+        """Stop repeating saved threads with more memory. Threads without a sample still get one."""
         self._stopped = True
 
     close = stop
@@ -158,7 +170,7 @@ class SavedThreads:
             yield batch
 
     def _batch(self, threads: Sequence[SavedThread], at: int) -> tuple[SampleBatch, int]:
-        """Return a batch of the saved threads from index `at` on, and the index of the next one."""
+        """Return a batch of saved threads from index `at` on, and the index of the first thread after them."""
         builder, first, extra = self._builder, at, 0
         while at < len(threads) and not builder.full and (at == first or builder.memory.used + extra < MAX_BATCH):
             thread = threads[at]
@@ -179,9 +191,10 @@ class SavedThreads:
         return batch, at
 
     def _stack(self, thread: SavedThread) -> tuple[int, bytes]:
-        """Return (avma, bytes) of a saved thread's stack, including the red zone if it is readable.
+        """Return (avma, bytes) of a saved thread's stack copy, which includes the red zone below sp if that
+        is readable.
 
-        A dump's stack may begin anywhere between the red zone and sp.
+        The stack in a dump may begin anywhere between the red zone and sp.
         """
         sp = int(thread.row[self._arch.sp])
         region = self._memory.region_at(sp)
@@ -193,8 +206,8 @@ class SavedThreads:
         return sp, b""
 
     def learn(self, feedback: Feedback) -> None:
-        """Schedule another sample, with more memory, of those saved threads whose walk needed a word that the file
-        has.
+        """Schedule another sample, with more memory, of those saved threads whose walk needed a word that the
+        core file or dump has.
         """
         by_tid = {thread.tid: thread for thread in self.saved}
         for tid, missing in zip(feedback.batch.tid.tolist(), feedback.missing.tolist(), strict=True):
