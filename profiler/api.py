@@ -29,7 +29,12 @@ T = TypeVar("T")
 
 
 def _keywords_of(options: Callable[P, Opts]) -> Callable[[Callable[[T, Opts], R]], Callable[Concatenate[T, P], R]]:
-    """Make a decorated function take the fields of the options as keyword arguments."""
+    """Return a decorator that replaces a function's last parameter, an options object, by keyword arguments for the
+    fields of the options.
+
+    Args:
+        options: Class of the options.
+    """
 
     def decorate(function: Callable[[T, Opts], R]) -> Callable[Concatenate[T, P], R]:
         def call(target: T, /, *arguments: P.args, **keywords: P.kwargs) -> R:
@@ -80,8 +85,8 @@ def attach(target: Target, options: RecordOptions) -> Recording:
 def record(target: Target, options: RecordOptions) -> Profile:
     """Record until `duration` seconds are over or the target has ended, and return the profile.
 
-    Arguments and errors are those of attach(). An error that ends the recording early is raised, too. Use attach() to
-    keep what was recorded until then.
+    Arguments and errors are those of attach(). An error that ends the recording early is raised, too. With attach(),
+    what was recorded until then is kept.
     """
     with _opened(target, options) as recording:
         recording.start()

@@ -13,7 +13,9 @@ from collections.abc import Callable
 
 NEVER_NS = 1 << 62
 _MIN_LAST_WINDOW = 0.1
-"""Minimum length of the last window as a fraction of the others. A shorter rest belongs to the window before."""
+"""Minimum length of a recording's last window as a fraction of the usual length. A shorter rest is added to the window
+before.
+"""
 
 
 class FlushProtocol:
@@ -21,7 +23,7 @@ class FlushProtocol:
 
     Attributes:
         wake: Called from any thread or a signal handler after a request. A collector that sleeps for long sets it.
-        given_ns: Time up to which all samples were yielded.
+        given_ns: Time up to which the collector has yielded all samples.
         begun_ns: Beginning of the recording, 0 before it.
         ended_ns: Time of the request to end the recording, 0 before it.
         limit_ns: Time at which the recording ends by itself. A later request to end it has this time.
@@ -48,14 +50,16 @@ class FlushProtocol:
         self._lock = threading.RLock()  # reentrant, because a signal handler may interrupt a holder
 
     def begin(self) -> None:
-        """Note that the recording begins now, unless it has begun. Earlier samples do not belong to it."""
+        """Set the beginning of the recording to the current time, unless the recording has begun. Earlier samples do
+        not belong to it.
+        """
         if not self.begun_ns:
             self.given_ns = self.begun_ns = time.monotonic_ns()
             self.on_begin()
 
     def end(self) -> int:
-        """Set the end of the recording to now, unless it is set or the limit has passed, and return it. May be called
-        from a signal handler.
+        """Set the end of the recording to the current time and return it, unless the end is set already or its limit
+        has passed. A signal handler may call this.
         """
         with self._lock:
             is_first = not self.ended_ns
@@ -65,8 +69,8 @@ class FlushProtocol:
         return self.ended_ns
 
     def report_sampling(self) -> None:
-        """Report that the collector takes samples from now on. Only for the collector's thread; only the first call
-        counts.
+        """Report that the collector takes samples from now on. Only the collector's thread may call this; later calls
+        have no effect.
         """
         if not self._is_sampling:
             self._is_sampling = True
@@ -89,28 +93,28 @@ class FlushProtocol:
 
     @property
     def is_watched(self) -> bool:
-        """True if the owner of the windows requests flushes at a regular interval."""
+        """True if samples are flushed at a regular interval (see flush_every())."""
         return self._every_ns < NEVER_NS
 
     @property
     def next_ns(self) -> int:
-        """The time of the next flush. Only for the collector."""
+        """The time of the next flush, in nanoseconds of the monotonic clock. Only the collector reads this."""
         return min(*self._wanted, self.given_ns + self._every_ns, self.limit_ns)
 
     def bound(self, now_ns: int) -> int:
         """Return the time up to which the collector may yield samples: the first requested flush, the end of the
-        recording, or now_ns, whatever is first. Only the collector calls this.
+        recording, or now_ns, whichever comes first. Only the collector calls this.
         """
         return max(min(*self._wanted, now_ns, self.limit_ns), self.given_ns)
 
     def ends_window(self, until_ns: int) -> bool:
-        """Return True if the collector's samples up to this time complete a window, because a flush was requested for
-        it or an earlier time. Only for the collector.
+        """Return True if the collector's samples up to a time complete a window, because a flush was requested for that
+        or an earlier time. Only the collector calls this.
         """
         return min(NEVER_NS, *self._wanted, NEVER_NS) <= until_ns
 
     def acknowledge_flush(self, until_ns: int) -> bool:
-        """Acknowledge that all samples before a time were yielded, and none after it. Only for the collector.
+        """Acknowledge that all samples before a time were yielded, and none after it. Only the collector calls this.
 
         Returns:
             True if the owner waits for this. The collector then yields an empty batch at once.

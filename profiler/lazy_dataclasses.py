@@ -102,7 +102,7 @@ def _own_fields(cls: type, kw_only: bool) -> Iterator[tuple[str, _Field]]:
 
 
 def _with_slots(cls: type, own: Mapping[str, _Field], members: dict[str, Any]) -> type:
-    """Return a new class like the given one, with slots. Slots cannot be added to an existing class."""
+    """Return a copy of a class that has slots for its fields. Slots cannot be added to an existing class."""
     inherited = {
         name for base in cls.__mro__[:-1] for name, it in vars(base).items() if type(it) is MemberDescriptorType
     }
@@ -127,9 +127,9 @@ def _in_place(cls: type, own: Mapping[str, _Field], members: Mapping[str, Any]) 
 
 
 def _at_first_call(name: str, make: Callable[[type], Callable[..., Any]]) -> Callable[..., Any]:
-    """Return a method that compiles its replacement at the first call.
+    """Return a method that compiles its real code at the first call and replaces itself on the class.
 
-    Two threads may call it at once. The second one finds it replaced.
+    Two threads may call it at once. The second one uses the code that the first one has compiled.
 
     Args:
         name: Name of the method.
@@ -189,7 +189,8 @@ def _setting(made: type, name: str, value: str, known: dict[str, Any]) -> str:
         made: The class.
         name: Name of the field.
         value: Expression for the value.
-        known: Receives the globals that the line uses. The setter of a slot is twice as fast as object.__setattr__.
+        known: Receives the globals that the line uses, such as a slot's setter, which is twice as fast as
+            object.__setattr__.
     """
     slot = getattr(made, name, None)
     if type(slot) is not MemberDescriptorType:
@@ -226,7 +227,9 @@ def _refuse(self: Any, name: str, _: Any = None) -> None:
 
 
 def _states(names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the methods of a dataclass that pickle and copy call. The state is a list."""
+    """Return the methods __getstate__ and __setstate__ of a dataclass, for pickle and copy. The state is a list of the
+    fields' values.
+    """
 
     def state(made: type) -> Any:
         return _method(made, "__getstate__(self)", [f"return [{', '.join(f'self.{name}' for name in names)}]"], {})

@@ -23,7 +23,7 @@ class FrameSource:
     Attributes:
         name: Name in all outputs, a Trust in lower case.
         option: Name for --unwind that enables it, "" if there is none.
-        words: Text on pages.
+        words: Short description in the flame graph's page.
         meaning: One sentence for the documentation, without its full stop.
     """
 
@@ -96,8 +96,8 @@ FRAME_SOURCES = (
 """All frame sources. Those whose option equals their name are in the order in which the unwinder tries them."""
 
 CODE, FALLBACK, SCAN = "code", "fp", "scan"
-"""Values of --unwind that are no unwind table: CODE is tried after all tables, then FALLBACK. SCAN enables a guess
-after that.
+"""Values of --unwind that name no unwind table. CODE (analysis of machine code) is tried after all tables, then
+FALLBACK (frame pointers). SCAN, a search of the stack for return addresses, comes last.
 """
 
 
@@ -107,15 +107,14 @@ def selectable() -> tuple[FrameSource, ...]:
 
 
 AUTO = "auto"
-"""The --collector name with which a plan chooses the source of samples for each process."""
+"""The value of --collector that lets pyprof choose a source of samples for each process."""
 DEFAULT_RATE_HZ = 99.0
 DEFAULT_STACK_SIZE = 1 << 20
 DEFAULT_MIN_BLOCK_S = 0.001
 DEFAULT_FLUSH_S = 0.5
 HOLD = 8
-"""Factor of the flush time for which samples may wait for others (see CollectOptions).
-
-A batch costs as much as 100 samples.
+"""Factor of CollectOptions.flush_s. A collector may hold samples back for the product, so that batches are large: a
+batch costs as much as 100 samples.
 """
 MIN_STACK_SIZE, MAX_STACK_SIZE = 1 << 12, 1 << 30
 MAX_RATE_HZ = 1e6
@@ -182,8 +181,8 @@ class CollectOptions:
         stack_size: Maximum number of stack bytes that are copied.
         max_overhead: Maximum share (0..1) of the time that a target may be stopped, None for no limit.
         flush_s: A batch, perhaps an empty one, is yielded at least this often, in seconds; 0: after each sampling time.
-            The time may be longer if no flushes are requested at an interval (FlushProtocol). Samples may wait for
-            others for HOLD times as long, but a flush yields all.
+            The time may be longer if no flushes are requested at an interval (FlushProtocol). A collector may hold
+            samples back for HOLD times as long, but a flush yields all samples.
         min_block_s: Shorter waits need no separate stack, in seconds.
         wakers: True to record the waker of each wait, too.
         locks: True to record only waits for locks.
@@ -292,9 +291,9 @@ class StackOptions:
 
     @property
     def confined(self) -> bool:
-        """True if the worker gives up its rights.
+        """True if the worker, which parses files, gives up its rights.
 
-        Files named by `symbols` need the user's rights, so it keeps them then.
+        It keeps the user's rights if `symbols` names files, because these may need them.
         """
         return is_confined(self.sandbox, self.symbols)
 
@@ -314,7 +313,7 @@ class RecordOptions(StackOptions):
         duration: Seconds after which the recording ends. None: when the target has ended or stop() is called.
         rate: Samples per second of each thread.
         mode: "cpu": threads that run; "offcpu": threads that sleep; "wall": both; "lock": threads that wait for a lock,
-            by lock, and its holder.
+            with the lock and its holder.
         collector: "bpf": a BPF program takes the samples; "perf": perf_events; "ptrace": short stops; "auto": one that
             is allowed and sees complete stacks.
         subprocesses: True to record current and future children until the last one has ended. None: for a command,
@@ -413,8 +412,8 @@ class DeadTarget:
         stack_size: Maximum number of bytes of a stack that are read.
         unwind: Options of the unwinder.
         registers: True to report the registers of each frame, too.
-        sandbox: See StackOptions.
-        goroutines: See DumpOptions.
+        sandbox: True to parse untrusted files in an unprivileged, seccomp-confined process. None for the default.
+        goroutines: True to show the goroutines of a Go program that no thread runs, too.
     """
 
     path: str
@@ -429,7 +428,7 @@ class DeadTarget:
 
 
 DEFAULT_ANSWER_S = 5.0
-"""Time after a request in which a GDB stub must answer, in seconds."""
+"""Default time in seconds within which a GDB stub must answer a request."""
 
 
 @dataclass(frozen=True, slots=True)

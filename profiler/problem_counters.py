@@ -1,8 +1,7 @@
 """Counters of tolerated events, problems of modules, and findings of checks.
 
-Every module may use it; it prints nothing.
-
-A truncated stack is data, a broken file raises an exception, and a tolerated irregularity is counted here.
+A truncated stack is data, a broken file raises an exception, and a tolerated irregularity is counted here. Every module
+may use this one; it prints nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Diagnostics:
     """Counters of one recording (number of events by key), and the problems of its modules by path.
 
     A key is the name of a row in the table of reasons, such as thread_held_by_debugger. A detail may follow the name:
-    unwind_table_broken:.eh_frame. pyprof.model.loss_reason_texts has their texts.
+    unwind_table_broken:.eh_frame. pyprof.model.loss_reason_texts has the texts of the keys.
     """
 
     counts: Counter[str] = field(default_factory=Counter)

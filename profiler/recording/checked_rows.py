@@ -1,7 +1,8 @@
 """Reads the rows of a recording file, which is untrusted input: the type of each cell, and numbers that stand for
 names.
 
-A file cannot contain more rows or text than its size allows. So its size limits what is read, whatever its pages claim.
+A file cannot contain more rows or text than its size allows. So the size of the file limits what is read, whatever the
+file's pages claim.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ _ALLOWED: dict[str, set[type]] = {
 
 
 def encode_cell(value: str) -> str | bytes:
-    """Return a text as a recording file stores it: as bytes if it contains bytes that are not UTF-8, such as a path
-    may.
+    """Return a text as a recording file stores it. A text with bytes that are not UTF-8, such as a file path may have,
+    is stored as bytes.
     """
     try:
         value.encode("utf-8")
@@ -92,9 +93,9 @@ class TableRows:
 
         Args:
             table: Name of the table.
-            before: Number of the rows before these.
+            before: Number of rows of the table before these.
             column: The column.
-            cells: Its cells in the next rows.
+            cells: The cells of this column in the next rows.
         """
         kinds = set(map(type, cells))
         allowed = _ALLOWED[column.kind]
@@ -171,7 +172,7 @@ class Codes:
         return self._known[code]
 
     def convert_states(self, state: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Convert the states of samples in a recording file to the bits of this version."""
+        """Convert sample states in a recording file to the bits of this version's SampleState."""
         found = np.zeros(len(state), np.int32)
         for theirs, ours in self._known["state"].items():
             found |= np.where(state & theirs, ours, 0).astype(np.int32)

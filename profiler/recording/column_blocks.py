@@ -145,18 +145,22 @@ equals the function's name.
 """
 
 LineRow = tuple[int, int, int, int]
-"""One function in a recorded frame, as numbers of the file: start address, function, file, line."""
+"""Type of one function in a recorded frame: (start address, number of the function's name, number of the source file,
+line).
+"""
 
 
 FrameRow = tuple[int, int, int, int, int, int, int, tuple[LineRow, ...]]
-"""One recorded frame, as numbers of the file: module, rel, base (pc minus rel), back, trust, kind, title, functions."""
+"""Type of one recorded frame: (number of the module, rel, base, back, trust, kind, number of the title, functions).
+`base` is pc minus rel, and `back` is pc minus the address for lookups.
+"""
 
 
 class BlockWriter:
     """A writer that packs frames, functions and stacks of a recording in the order of their arrival.
 
-    Numbers are those of the file and begin at 1. Numbers of functions may change until the frames that use them are
-    packed.
+    The writer gives each item the number that it has in the file, from 1 on. Numbers of functions may change until the
+    frames that use them are packed.
     """
 
     def __init__(self, database: sqlite3.Connection) -> None:
@@ -312,7 +316,9 @@ class BlockWriter:
 
 
 def encode_text(text: str) -> bytes:
-    """Encode a text for a recording file. It may contain bytes that are not UTF-8, such as a path."""
+    """Encode a text as bytes for a recording file. The text may contain bytes that are not UTF-8, such as a file
+    path.
+    """
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -320,7 +326,9 @@ _USUAL_THINGS = 1_000_000
 _USUAL_NODES = 1_000_000
 _USUAL_TEXT = 64 << 20
 _DEFLATED = 16
-"""Maximum number of bytes of text in a recording file for each byte of the file, if it is more than _USUAL_TEXT."""
+"""Maximum number of bytes of text in a recording file for each byte of the file, because the text is compressed. Less
+than _USUAL_TEXT is always permitted.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,10 +336,11 @@ class FunctionName:
     """The name of a function in a recording file.
 
     Attributes:
-        text: The name, perhaps without its address.
+        text: The name, without the address at its end if `addressed` is true.
         system_name: The mangled name, None if it is unknown.
         source: Number of the source of the name.
-        addressed: True if an address must be appended: the function's start, or the place of a frame's title.
+        addressed: True if an address must be appended to the text: the function's start, or the address of a frame if
+            this is its title.
     """
 
     text: str
@@ -345,7 +354,8 @@ class FunctionName:
 
 @dataclass(frozen=True, slots=True)
 class FrameColumns:
-    """Columns of a recording file's frames, each of shape (f,), with the numbers of the file.
+    """Columns of the frames in a recording file, each of shape (f,). References to other tables are the numbers of the
+    file.
 
     `lines` is the number of functions of a frame.
     """
@@ -362,7 +372,8 @@ class FrameColumns:
 
 @dataclass(frozen=True, slots=True)
 class LineColumns:
-    """Columns of the functions in a recording file's frames, each of shape (l,), with the numbers of the file.
+    """Columns of the functions in a recording file's frames, each of shape (l,). References to other tables are the
+    numbers of the file.
 
     File and line are 0 if unknown.
     """
@@ -454,8 +465,12 @@ class Blocks:
         return np.array([parents, node_frame], np.int64).T
 
     def _things(self, table: str, columns: int, deltas: int) -> list[I64]:
-        """Unpack all blocks of one table of a recording file into columns. The first `deltas` columns hold differences
-        from the row before.
+        """Unpack all blocks of one table of a recording file into columns.
+
+        Args:
+            table: Name of the table.
+            columns: Number of columns.
+            deltas: Number of first columns that hold differences from the row before.
         """
         parts: list[list[I64]] = []
         for nth, count, data in self._rows(table):

@@ -33,13 +33,14 @@ from pyprof.recording.writer import SECOND_NS
 KEYS = 5
 """Number of columns of a recorded sample before its values: time, thread, stack, state, processor."""
 MAX_NS = 1 << 62
-"""Limit for times of a recording file in nanoseconds. The sum of two stays within 64 bits."""
+"""Limit for times in a recording file, in nanoseconds. The sum of two times stays within 64 bits."""
 _MAX_GAPS = 20_000
 MAX_VALUES = 16
 """Maximum number of values of a recorded sample. A constant column takes no bytes in the file, but takes memory."""
 _USUAL_SAMPLES = 1_000_000
 _MAX_PER_BYTE = 8
-"""Maximum number of samples for each byte of a recording file, if it is more than _USUAL_SAMPLES.
+"""Maximum number of samples in a recording file for each byte of the file. Fewer than _USUAL_SAMPLES are always
+permitted.
 
 This keeps an untrusted count from exhausting memory.
 """
@@ -242,7 +243,9 @@ class _Reader:
 
 
 def _interrupted(profile: Profile) -> Profile:
-    """Return the summary for a recording that has none because it was interrupted, computed from its samples."""
+    """Return the profile of an interrupted recording, which has no summary, with a summary that is computed from its
+    samples.
+    """
     known = profile.summary
     summary = replace(
         known,

@@ -287,8 +287,8 @@ def insert_statement(table: str) -> str:
 
 
 PAGE = 512
-"""SQLite page size in bytes of recording files. It is small, because a recording has thirty tables and each takes at
-least one page.
+"""SQLite page size of recording files, in bytes. It is small, because a recording has thirty tables, each of which
+takes at least one page.
 """
 
 

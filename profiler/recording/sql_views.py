@@ -33,7 +33,7 @@ CREATE TEMP TABLE lines (
 ) WITHOUT ROWID;
 CREATE TEMP TABLE stacks (id INTEGER PRIMARY KEY, parent INTEGER, frame INTEGER);
 """
-"""Temporary tables for queries, with one row for each item of a recording file's blocks."""
+"""SQL statements for temporary tables, which have one row for each item of a recording file's packed blocks."""
 
 VIEWS = """\
 CREATE TEMP VIEW samples AS SELECT

@@ -33,10 +33,12 @@ _VALUES = frozenset({"shown.total"})
 kilobytes.
 """
 _MAX_NUMBER = 1 << 40
-"""Limit for all numbers of a Summary except sums of values. Sums over many recordings then still fit into a file."""
+"""Limit for the numbers of a Summary in a recording file, except sums of sample values. Sums over many recordings then
+still fit into a file.
+"""
 
 _MAX_ARGUMENTS = 1 << 19
-"""Maximum number of characters of the JSON of a note's arguments; one may take six."""
+"""Maximum number of characters of the JSON text with a note's arguments. In JSON, one character may take six."""
 
 SUMMARY_TABLES = (
     *("summary", "counters", "ends", "frame_sources", "module_sums", "problems", "notes", "languages", "evaluators"),
@@ -46,7 +48,7 @@ SUMMARY_TABLES = (
 
 
 def _numbers(value: Any) -> dict[str, int | float | str]:
-    """Return the fields of one part of a Summary that are a single number or text, by name."""
+    """Return the fields of a Summary, or of one part of it, that are a single number or text, by name."""
     fields = {name: getattr(value, name) for name in field_names(type(value))}
     return {name: each for name, each in fields.items() if isinstance(each, int | float | str)}
 

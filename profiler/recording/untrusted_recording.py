@@ -27,9 +27,10 @@ _MAX_FINDING = 200
 _LONGEST = 1 << 28
 """Maximum number of bytes of one text or blob in a recording file."""
 _FEWEST_STEPS, _STEPS_PER_BYTE = 1_000_000, 64
-"""Limits on the steps of SQLite's virtual machine until a recording file is checked.
+"""Limit on the steps of SQLite's virtual machine until a recording file is checked: a fixed number, and more for each
+byte of the file.
 
-A file whose pages refer to each other in a cycle would otherwise be read forever.
+Without a limit, a file whose pages refer to each other in a cycle would be read forever.
 """
 _LOOK_STEPS = 100_000
 _MAKER = "pyprof record -o NAME.pyprof makes one"
@@ -115,7 +116,8 @@ def _load(database: sqlite3.Connection, data: bytes, version: int) -> None:
 
 
 def _bound(database: sqlite3.Connection, size: int) -> None:
-    """Limit the steps of SQLite for a recording file until another progress handler is set.
+    """Limit the steps of SQLite's virtual machine for a recording file. The limit ends when another progress handler is
+    set.
 
     Args:
         database: The database.
@@ -131,8 +133,8 @@ def _bound(database: sqlite3.Connection, size: int) -> None:
 
 
 def _is_of_the_same_user(log: str, path: str) -> bool:
-    """Return True if the write-ahead log of a recording is a regular file of the same user. In a shared folder another
-    user may have made it.
+    """Return True if the write-ahead log of a recording is a regular file of the recording's owner. In a shared folder
+    another user may have made the log.
     """
     try:
         found = os.lstat(log)

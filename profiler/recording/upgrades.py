@@ -3,8 +3,9 @@
 The input is an untrusted database in memory, which is known to have the tables of its version. The result is a database
 of the next version. The contents of cells are checked afterwards, as in any file.
 
-Recordings up to format version 4, and pprof files of the same time, name counters, problems and notes by sentences; so
-do the notes of version 5. Frozen tables have the identifiers of these sentences.
+Recordings up to format version 4, and pprof files of the same time, have sentences in place of identifiers for
+counters, problems and notes. Notes of version 5 have sentences, too. Tables that never change map these sentences to
+identifiers.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ _COUNTERS_WITH_DETAIL = {
     ("chain of python frames: ", ""): "python_frame_chain_unread",
     ("--async: CPython ", " does not say which tasks await which: from 3.14 on"): "async_not_supported",
 }
-"""Counters with a detail, by the parts of their sentence before and after the detail. The first that
+"""Names of counters with a detail, by the parts of the old sentence before and after the detail. The first entry that
 matches applies.
 """
 
@@ -415,8 +416,10 @@ def _to_2(database: sqlite3.Connection, size: int) -> None:
 
 
 def _frames(rows: TableRows, blocks: BlockWriter) -> I64:
-    """Convert the frames of an old recording file. Return the new frame numbers by old ones; number 0 stands for no
-    frame.
+    """Convert the frames of an old recording file.
+
+    Returns:
+        New frame number by old one. Number 0 stands for no frame.
     """
     stored, functions = rows("frames"), rows("functions")
     files = [blocks.add_file(path) for _, path in rows("files")]
@@ -509,4 +512,4 @@ def _find_note(text: str) -> Note:
 
 
 _UPGRADES: dict[int, Callable[[sqlite3.Connection, int], None]] = {1: _to_2, 2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6}
-"""Functions that convert a recording file to the next format version, by the version that they start from."""
+"""Functions that convert a recording file to the next format version, by the version from which they convert."""

@@ -1,10 +1,10 @@
 """Writes a profile as a recording file: at once as an exporter, or as a journal that grows while it is recorded.
 
-The database is made in memory and then written as it is, so equal profiles give equal bytes.
+For an exporter, the database is made in memory and written as one piece, so equal profiles give equal bytes.
 
 A journal can be read after a kill or a power failure. A separate thread adds each part in one short transaction, with a
-write-ahead log (FILE-wal) that it syncs. close() merges both into one file. That file has no row in `end`; later the
-complete recording replaces it atomically.
+write-ahead log (FILE-wal) that is synced. close() merges the log into the file. A journal has no row in the table
+`end`; later the complete recording replaces it atomically.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SECOND_NS = 1_000_000_000
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """Write a profile as a recording file. It contains everything, so ExportOptions have no effect."""
+    """Write a profile as a recording file. The file contains everything, so ExportOptions have no effect."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         store_profile(database, profile)
         out.write(database.serialize())
@@ -81,7 +81,7 @@ class TableWriter:
         return number
 
     def _named(self, table: str, *values: object) -> int:
-        """Return the number of a row that a table stores only once, and add the row if it is new."""
+        """Return the number of a row that a table stores only once. The row is added if it is new."""
         known = self._names.get((table, values))
         if known is None:
             known = self._names[table, values] = self._number(table)
@@ -106,7 +106,7 @@ class TableWriter:
         self._add("labels", labels)
 
     def rename_threads(self, threads: Mapping[int, ThreadInfo]) -> None:
-        """Change name and process of a recording's threads, by their index. Their labels stay."""
+        """Change the names and processes of a recording's threads, by the index of the thread. Their labels stay."""
         change = "UPDATE threads SET process = ?, tid = ?, started_ns = ?, name = ? WHERE id = ?"
         self._database.executemany(change, [(*self._thread(thread), at + 1) for at, thread in threads.items()])
 

@@ -15,11 +15,11 @@ from pyprof.objfile.breakpad_symbol_file import SymbolFile
 from pyprof.symbolize.dwarf_source_lines import SourcePlace
 
 MAX_UNSIZED = 1 << 16
-"""Maximum number of bytes of code that a Breakpad PUBLIC record covers, which has no size."""
+"""Maximum number of bytes of code that a Breakpad PUBLIC record covers. The record itself states no size."""
 MAX_INLINED = 256
 """Maximum number of nested inlined calls at one address in a Breakpad symbol file."""
 MAX_OWN = 16
-"""Maximum number of lines that are examined to find the file of a function in a Breakpad symbol file."""
+"""Maximum number of line records that are examined to find the source file of a function in a Breakpad symbol file."""
 MAX_KEPT = 1 << 12
 """Maximum number of functions of a Breakpad symbol file whose lines are cached."""
 
@@ -110,8 +110,8 @@ def _own_file(body: _Body) -> int | None:
 
 
 def _chain(inlines: list[InlineRecord], address: int) -> list[InlineRecord]:
-    """Return the inlined calls at an address of a Breakpad function, the outermost first. A missing depth ends the
-    list.
+    """Return the inlined calls at an address of a Breakpad function, the outermost first. The list ends where no call
+    of the next nesting depth covers the address.
     """
     chain: list[InlineRecord] = []
     for inline in inlines:

@@ -5,7 +5,7 @@ nesting can overflow the C stack. A name whose result is certainly small is dema
 1,000) are demangled in a child process with little memory and time, see demangle_isolated(). If that fails, the mangled
 name stays.
 
-Names of generated functions of Cython modules and V8's scripts are decoded, too: to the form that users write.
+Names of functions that Cython or V8 generated from source code are also converted to the names in that source.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ def demangle(names: Iterable[str], most_s: float | None = None) -> dict[str, str
 
 
 def _split_member(name: str) -> tuple[str, str]:
-    """Split "_Z1fv::{lambda}::operator()", a name in debug information, into the function and its local declaration."""
+    """Split a name in debug information into the linkage name of a function and the rest, which is local to the
+    function: "_Z1fv" and "::{lambda}::operator()".
+    """
     function, separator, member = name.partition("::")
     return function, separator + member
 
@@ -104,9 +106,11 @@ def strip_version(name: str) -> str:
 
 
 def is_harmless(name: str) -> bool:
-    """Return True if the demangled form of a name is certainly small, so that it may be demangled in this process.
+    """Return True if the demangled form of a name is certainly small, so that the name may be demangled in this
+    process.
 
-    n back references to parts that are built of k others each multiply the size by at most k**(n/k).
+    A mangled name with n back references, to parts that contain k references each, grows at most by the factor
+    k**(n/k).
     """
     if len(name) > DIRECT_LENGTH:
         return False
@@ -153,8 +157,8 @@ _isolate: Callable[[Sequence[str]], list[str]] = demangle_isolated
 
 
 def use_isolation(isolate: Callable[[Sequence[str]], list[str]]) -> None:
-    """Set the function that demangles names in isolation, in place of demangle_isolated(), for a process that may not
-    start others.
+    """Replace demangle_isolated() by another function that demangles names in isolation. It serves a process that may
+    not start child processes.
     """
     global _isolate
     _isolate = isolate
@@ -203,9 +207,10 @@ def decode_generated_name(name: str) -> str:
 
 
 def _cython_name(kind: str, text: str) -> str:
-    """Decode a Cython name, which has its scopes as LENGTH NAME _, and a unique number before its last part.
+    """Decode a Cython name. It has its scopes as LENGTH NAME _, and a unique number before its last part.
 
-    Wrappers (pw) always have that number, so that a part of a wrapper's name is a scope only if a number follows it.
+    In the name of a wrapper function (kind pw) that number always follows the last scope. There, a part counts as a
+    scope only if a digit follows it.
     """
     scopes = []
     while (number := _SCOPE.match(text)) is not None:

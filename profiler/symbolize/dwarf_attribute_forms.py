@@ -17,7 +17,7 @@ class OutOfTime(Exception):
 
 
 _STARVED = 5
-"""Maximum elapsed time before a deadline as a multiple of its processor time."""
+"""Factor of a deadline's limit of processor time. The product limits the elapsed time before the deadline."""
 
 
 class Deadline:
@@ -40,9 +40,9 @@ class Deadline:
 
 
 class Data:
-    """The bytes of one DWARF section.
+    """The bytes of one DWARF section, with methods that read values at an offset.
 
-    Its readers return (value, offset after it) and raise FormatError at the end of the section.
+    Each method returns (value, offset after it) and raises FormatError at the end of the section.
     """
 
     __slots__ = ("byteorder", "bytes", "name")
@@ -124,7 +124,9 @@ FIXED = {
 OFFSETS = frozenset({0x0E, 0x17, 0x1D, 0x1F, 0x1F20, 0x1F21})
 LEBS = frozenset({0x0D, 0x0F, 0x15, 0x1A, 0x1B, 0x22, 0x23, 0x1F01, 0x1F02})
 BLOCKS = {0x0A: 1, 0x03: 2, 0x04: 4, 0x09: 0, 0x18: 0}
-"""Size in bytes of the length before a DWARF block, 0 for LEB128, by form."""
+"""Size in bytes of the length field of a DWARF block, by the number of the attribute form. It is 0 for a LEB128
+length.
+"""
 
 SDATA = 0x0D
 STEP_LEB, STEP_STRING, STEP_BLOCK, STEP_BLOCK1, STEP_SLOW = -1, -2, -3, -4, -5
@@ -133,8 +135,8 @@ MAX_ATTRIBUTES = 1 << 20
 """Maximum number of attributes in one DWARF abbreviation table."""
 
 Attribute = tuple[int, int]
-"""Value of a DWARF attribute (form, raw value): an offset, an index, an address, a constant, or the offset of the first
-byte of a string.
+"""Pair (form, raw value) of a DWARF attribute. The raw value is an offset, an index, an address, a constant, or the
+offset of the first byte of a string.
 """
 
 

@@ -1,11 +1,9 @@
 """The functions that were inlined at an address, and the qualified names of functions.
 
-Namespaces, classes and functions around functions without a linkage name.
-
-GCC emits no linkage name for functions that other files cannot call: static functions, lambdas, members of local
-classes.
-
 Inlined functions are DW_TAG_inlined_subroutine entries (DWARF 5, 3.3.8).
+
+A function without a linkage name is named by its scopes: the namespaces, classes and functions around it. GCC emits no
+linkage name for functions that other files cannot call: static functions, lambdas, members of local classes.
 """
 
 from __future__ import annotations
@@ -108,7 +106,7 @@ class Subprogram:
     Attributes:
         offset: Offset of the entry.
         inlined: (offset, index of the enclosing inlined entry or -1) of each inlined entry, parents first.
-        decoded: The inlined calls, None before they are decoded.
+        decoded: The inlined calls, None until they are decoded.
     """
 
     offset: int

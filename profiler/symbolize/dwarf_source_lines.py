@@ -17,14 +17,14 @@ from pyprof.symbolize.dwarf_units import COMP_DIR, DWO_NAME, GNU_DWO_NAME, MAX_O
 MAX_ROWS = 1 << 23
 MAX_FILES = 1 << 18
 _LINES = 1 << 32
-"""Upper bound of line numbers, for a row of a line table as one number: file * _LINES + line."""
+"""Limit of line numbers. It packs the file and line of a row of a line table into one number: file * _LINES + line."""
 _HIGHEST = 1 << 64
 LNCT_PATH, LNCT_DIRECTORY_INDEX = 1, 2
 
 
 class Sequence(NamedTuple):
-    """A sequence of a line table: rows first..last of ascending addresses. The code covers the addresses from start to
-    end.
+    """A sequence of a DWARF line table: the rows with the numbers `first` to `last`, whose addresses ascend. Their code
+    covers the addresses from `start` to `end`.
     """
 
     start: int
@@ -58,8 +58,8 @@ class LineTable:
         return None, 0
 
     def rows_between(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (start, end, file number, line) of the line table's rows in an address range, ascending in each
-        sequence.
+        """Yield (start, end, file number, line) for each row of the line table that covers a part of an address range.
+        Addresses ascend within each sequence.
         """
         at = bisect_left(self._starts, end)
         for sequence in self._sequences[max(0, at - 8) : at]:

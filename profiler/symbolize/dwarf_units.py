@@ -1,8 +1,7 @@
-"""Units: their headers, entries by offset, strings, addresses and address ranges. DWARF 5, 7.5.1 and 7.28.
+"""Units of .debug_info: their headers, entries by offset, strings, addresses and address ranges.
 
-Lookup of the unit for an address in .debug_aranges. DWARF 5, 6.1.2.
-
-All sets are read in one pass: the headers one by one, all ranges at once.
+Source: DWARF 5, 7.5.1 and 7.28. The unit for an address is found in .debug_aranges (DWARF 5, 6.1.2). All sets of that
+section are read in one pass: the headers one by one, all ranges at once.
 """
 
 from __future__ import annotations
@@ -24,7 +23,9 @@ from pyprof.symbolize.dwarf_attribute_forms import Data, Deadline
 
 MAX_RANGES = 1 << 20
 MAX_OVERLAP = 16
-"""Maximum number of .debug_aranges ranges below an address that are examined."""
+"""Maximum number of address ranges of .debug_aranges that a lookup examines, from the nearest start below the address
+on.
+"""
 
 
 class Aranges(NamedTuple):
@@ -51,7 +52,9 @@ class Aranges(NamedTuple):
 
 
 _Set = tuple[int, int, int, int]
-"""A set of .debug_aranges: (size of an address, offset of the unit, offset of the ranges, maximum number of ranges)."""
+"""Header of one set of .debug_aranges: (size of an address in bytes, offset of the unit, offset of the ranges, maximum
+number of ranges).
+"""
 
 
 def read_aranges(data: Data) -> Aranges:
@@ -64,7 +67,13 @@ def read_aranges(data: Data) -> Aranges:
 
 
 def _of_size(data: Data, size: int, sets: list[_Set]) -> Aranges:
-    """Return the address ranges of those .debug_aranges sets that have this address size, unsorted."""
+    """Return the address ranges of .debug_aranges sets, unsorted.
+
+    Args:
+        data: The section.
+        size: Size of an address in bytes.
+        sets: Headers of sets with that size.
+    """
     unit = np.array([each[1] for each in sets], np.uint64)
     ranges = np.array([each[2] for each in sets], np.int64)
     count = np.array([each[3] for each in sets], np.int64)
@@ -118,7 +127,7 @@ MAX_UNITS = 1 << 20
 MAX_REFERENCES = 16
 
 MAX_HEADER = 32
-"""Size in bytes that no DWARF unit header exceeds."""
+"""Maximum size of a DWARF unit header in bytes."""
 _BEGINNING = 1 << 18
 
 Ranges = list[tuple[int, int]]
@@ -134,7 +143,7 @@ class Unit:
         die: Offset of the unit's first entry.
         info: The section, at least up to the end of the unit.
         kind: DW_UT, 0 before DWARF 5.
-        shape: Sizes of its forms.
+        shape: Sizes of its attribute forms.
         abbrevs: Its abbreviations.
     """
 
@@ -375,10 +384,11 @@ class Dwarf:
         return self._section(".debug_info")
 
     def info_to(self, end: int) -> Data:
-        """Return the section .debug_info, at least up to `end` if it is that long.
+        """Return the section .debug_info up to `end` or further. Only the beginning of a compressed section is
+        decompressed if that is enough.
 
-        Decompression is most of the work of naming a few functions. The functions that start a program come first in a
-        libc.
+        Decompression is most of the work of naming a few functions. In a libc, the functions that start a program come
+        first.
         """
         return self._beginning if end <= _BEGINNING and "info" not in self.__dict__ else self.info
 

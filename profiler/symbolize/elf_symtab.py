@@ -2,10 +2,8 @@
 
 Source: gABI "Symbol Table". The preference among the names of one address is that of perf's choose_best_symbol.
 
-Names of the entries of procedure linkage tables: "malloc@plt".
-
-An entry jumps to the address in a GOT slot (PltCode). The relocation of that slot names the function. Only 64-bit files
-are supported.
+Entries of procedure linkage tables (PLT) get names such as "malloc@plt". An entry jumps to the address in a GOT slot
+(PltCode). The relocation of that slot names the function. This works only for 64-bit files.
 """
 
 from __future__ import annotations
@@ -103,7 +101,7 @@ MAX_SYMBOLS = 1 << 23
 STT_NOTYPE, STT_FUNC, STT_GNU_IFUNC = 0, 2, 10
 STB_LOCAL, STB_GLOBAL, STB_WEAK, STB_GNU_UNIQUE = 0, 1, 2, 10
 DEBUG_FILE = "debug file"
-"""Name of the separate debug file in SymbolSources.names."""
+"""Text in SymbolSources.names that stands for a separate debug file."""
 SHN_UNDEF, SHN_LORESERVE, SHN_XINDEX = 0, 0xFF00, 0xFFFF
 
 
@@ -114,7 +112,7 @@ def read_symbol_rows(file: ObjectFile, table: str, strings: str, shift: int = 0)
         file: The file.
         table: Name of the section with the symbols.
         strings: Name of the section with the strings.
-        shift: Number to add to addresses.
+        shift: Number that is added to the addresses.
 
     Raises:
         FormatError: The table is broken.
@@ -203,8 +201,8 @@ def read_symbol_sources(file: ObjectFile, debug: Callable[[], ObjectFile | None]
 
 
 def _code_limits(file: ObjectFile, shndx: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return the end of the executable section that contains each symbol's address, of shape (n,) uint64; 0 if it is
-    not code.
+    """Return for each symbol the end of the executable section that contains its address, of shape (n,) uint64. It is 0
+    for a symbol that is not in code.
     """
     limit = np.zeros(len(value), np.uint64)
     sections = file.section_list

@@ -64,7 +64,7 @@ def go_names(file: ObjectFile, svma: int, broken: list[str]) -> GoNames | None:
     Args:
         file: The file.
         svma: Address of the table.
-        broken: Receives errors, now and later.
+        broken: Receives errors, also of later lookups in the returned object.
     """
     try:
         return GoNames(GoTable(file, svma), broken)

@@ -30,7 +30,12 @@ class KernelNames:
     """Names of kernel frames. The list of kernel symbols is read when it is first needed."""
 
     def __init__(self, diagnostics: Diagnostics, path: str = "") -> None:
-        """Take the path of a list of kernel symbols, "" for that of this machine."""
+        """Create a lookup of kernel names.
+
+        Args:
+            diagnostics: Counts a list without addresses, which the kernel has hidden.
+            path: Path of a list of kernel symbols, "" for that of this machine.
+        """
         self._diagnostics = diagnostics
         self._path = path
         self._starts: list[int] | None = None
@@ -49,7 +54,8 @@ class KernelNames:
         return (self._names[at], address - self._starts[at]) if at >= 0 else ("", address)
 
     def _read(self) -> list[int]:
-        """Read the list of kernel symbols. Return the start of each function, ascending, and set _names.
+        """Read the list of kernel symbols. Return the start addresses of the functions, ascending, and store their
+        names in the same order.
 
         Of several names with one start, the last is used.
         """

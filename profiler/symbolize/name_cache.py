@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 
 class SettledFrame(NamedTuple):
-    """A named frame whose name is final, so that later windows use it again. Its module index is valid for the profile
-    for which it was made.
+    """A named frame whose name is final, so that later windows can use it. Its module index is valid in the profile for
+    which it was made.
     """
 
     frame: Frame
@@ -49,7 +49,7 @@ class SettledFrame(NamedTuple):
     build_id: str
 
     def convert_modules(self, modules: FrameModules) -> Frame:
-        """Return the frame for another profile, whose modules have other indices."""
+        """Return the frame for another profile, with the index that its module has there."""
         index = modules.module_index(self.module, self.build_id, self.frame.lines)
         return self.frame if index == self.frame.module else replace(self.frame, module=index)
 
@@ -118,8 +118,8 @@ class FrameModules:
 
 _SAMPLE = 16
 _MAX_VISITED = 1 << 18
-"""Maximum number of objects that are visited to estimate memory. A larger structure is measured in part, which still
-makes it the largest.
+"""Maximum number of objects that are visited to estimate the memory of one cache entry. A larger entry is
+underestimated, but is still the largest.
 """
 _NOT_ITS_OWN = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, Diagnostics, Image)
 
@@ -241,8 +241,8 @@ class FileNames:
 
     @property
     def kept(self) -> int:
-        """A number that grows with the memory that the names of an object file use. If it has grown, the cache of names
-        measures the memory again.
+        """A number that grows with the memory that the names of an object file use. The cache of names measures that
+        memory only after the number has grown.
 
         It counts units whose lines were read, and results and demangled names in groups of 16, because these are small.
         """
@@ -294,8 +294,8 @@ class FileNames:
 
 
 _SOME_PARTS, _SOME_GROWTH = 16, 8
-"""Limits of growth for measuring a cache entry again: by _SOME_PARTS parts and one in _SOME_GROWTH. Measuring takes 1
-ms per file.
+"""Growth after which the memory of a cache entry is measured the next time: _SOME_PARTS parts plus 1/_SOME_GROWTH of
+all its parts (see FileNames.kept). A measurement takes 1 ms per file.
 """
 
 
@@ -304,10 +304,10 @@ class _Entry:
     """One entry in the cache of names of object files.
 
     Attributes:
-        value: The names of a file, or the data of a root directory.
+        value: The names of a file, or the packages or Cython sources below a root directory.
         root: Root directory to which the entry belongs, "" if it belongs to none.
         size: Size in bytes at the last measurement.
-        due: Number of parts at which it is measured again, see _SOME_GROWTH.
+        due: Value of FileNames.kept at which the entry is measured next.
     """
 
     value: FileNames | Packages | CythonLines
@@ -325,7 +325,7 @@ class NameCache:
         diagnostics: Receives counters.
         most_bytes: Maximum size in bytes after each trim().
         suggests_packages: True to find out which package has the debug symbols of a file, for the user.
-        counts: Counters since the start of the process.
+        counts: Counts of lookups and of read files since the start of the process.
     """
 
     diagnostics: Diagnostics

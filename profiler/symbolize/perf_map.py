@@ -32,7 +32,7 @@ MAX_LINES = 1 << 22
 _DIGITS = 16
 _MAX_BLANKS = 8
 _PADDING = b"\n" * 64
-"""Padding after a perf map's text that is longer than two numbers and the blanks after them."""
+"""Padding after a perf map's text, so that a parser of two numbers and blanks cannot read past the end."""
 _NO_DIGIT, _BLANK = 255, 254
 _KINDS = np.full(256, _NO_DIGIT, np.uint8)
 for _text, _first in ((b"0123456789", 0), (b"abcdef", 10), (b"ABCDEF", 10)):
@@ -116,7 +116,15 @@ def _read_lines(text: bytes) -> _Lines:
 
 
 def _read_odd_lines(text: bytes, starts: I64, ends: I64, rows: I64, found: _Lines) -> None:
-    """Parse lines of a perf map in an unusual form one by one. `rows` are the indexes of these lines."""
+    """Parse lines of a perf map in an unusual form one by one.
+
+    Args:
+        text: Text of all lines.
+        starts: (n,) Offset of each line.
+        ends: (n,) End of each line.
+        rows: Indices of the unusual lines.
+        found: Receives the results.
+    """
     cut = np.minimum(ends[rows], starts[rows] + MAX_LINE).tolist()
     known = [_read_line(text, start, end) for start, end in zip(starts[rows].tolist(), cut, strict=True)]
     if known:

@@ -30,7 +30,7 @@ from pyprof.symbolize.name_cache import NameCache
 from pyprof.symbolize.symbolizer import Symbolizer
 
 _BASE = 1 << 20
-"""Address at which each module of an existing profile is placed for the search of names."""
+"""Artificial load address of each module of an existing profile while its names are looked up."""
 _PAGE = 1 << 12
 _MAX_REL = 1 << 46
 _MAX_BACK = 16
@@ -39,7 +39,8 @@ _DEBUG = "usr/lib/debug"
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The places where add_names() looks for files with symbols: given ones, this machine, debuginfod's cache.
+    """The places where add_names() looks for files with symbols. This machine and debuginfod's cache belong to them,
+    too.
 
     Attributes:
         symbols: Object files, debug files, and directories of them.
@@ -91,7 +92,8 @@ def find_unnamed_modules(profile: Profile) -> list[ModuleInfo]:
 
 
 def add_names(profile: Profile, places: Places, seconds: float | None = None) -> Profile:
-    """Return the profile with the names that files at these places have. A frame whose file is not found is unchanged.
+    """Return the profile with the names that the files at some places have. A frame whose file is not found is
+    unchanged.
 
     Args:
         profile: The profile.
@@ -129,9 +131,9 @@ def add_names(profile: Profile, places: Places, seconds: float | None = None) ->
 
 
 def _is_code(frame: Frame) -> bool:
-    """Return True if a frame is native code in a real file.
+    """Return True if a frame is native code at an address that a real file can have.
 
-    Addresses that no real file contains come from a malicious recording.
+    Other addresses come from a malicious recording.
     """
     back = frame.pc - frame.lookup
     return frame.kind == FrameKind.NATIVE and frame.module >= 0 and 0 <= frame.rel < _MAX_REL and 0 <= back <= _MAX_BACK
@@ -174,9 +176,10 @@ class _Images(ImageStore):
         return self._file(self._modules[module]) is not None
 
     def placed(self, frame: Frame) -> Frame:
-        """Return a frame with its address in the object file, if the profile only has the frame's file offset.
+        """Return a frame with its address in the object file. A frame is changed only if the profile has nothing but
+        its offset in the file.
 
-        A pprof file has the mappings of a module, but not where they lie in its image.
+        A pprof file has the mappings of a module, but not the segments of its image.
         """
         if not _is_code(frame):
             return frame
@@ -206,7 +209,9 @@ class _Images(ImageStore):
 
 
 def _holds(segment: Segment, offset: int) -> bool:
-    """Return True if a segment contains code that is mapped from this file offset, or from the start of its page."""
+    """Return True if a segment contains code at a file offset. The beginning of the segment's first page counts,
+    because it is mapped, too.
+    """
     return segment.executable and segment.offset & -_PAGE <= offset < segment.offset + segment.filesz
 
 

@@ -1,11 +1,12 @@
 """The text of source files that a profile names, and the lines of Cython sources.
 
-The text of source files that a profile names. The names are foreign, so only files that the user allows are opened.
+The names come from untrusted data, so only files that the user allows are opened.
 
 SourceFiles takes directories of the user. It looks for a file below each of them, by its complete path first and then
 by ever shorter ends of the path: /build/app/src/a.c is DIR/build/app/src/a.c, else DIR/app/src/a.c, DIR/src/a.c or
-DIR/a.c. No link leads out of a directory. Outside of them, a file is read by its complete path only if all users may
-read it. A recording could name a private file of the user, and its output is often passed on.
+DIR/a.c. Links that lead out of a directory are not followed. Outside of these directories, a file is read by its
+complete path only if all users may read it. A recording could name a private file of the user, and its output is often
+passed on.
 
 Lines of Cython sources come from comments in the generated C file. They say which line of the .pyx a statement comes
 from. A comment applies to the lines after it, up to the next comment, the function's exit code or its end, because

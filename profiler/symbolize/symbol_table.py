@@ -2,10 +2,10 @@
 
 SymbolTable takes rows from symbol tables (elf_symtab.py). It is sorted, with one row for each address range.
 
-A name for code without a symbol is its module, and the start of its function (`!`) or its own address (`+`). It is
-valid in one file only. If several files of a profile have the same name, the build ID or the inode is added:
-`libssl.so.3[1f2e3d4c]!0x3b40`. Code that no file contains and no source describes counts as one function of its
-program, because nothing says where its functions begin: `[JIT code of node]`.
+A name for code without a symbol consists of the module, and the start of the function (after `!`) or the address itself
+(after `+`). It is valid for one file only. If several files of a profile have the same name, the build ID or the inode
+is added: `libssl.so.3[1f2e3d4c]!0x3b40`. Code that no file contains and no source describes counts as one function of
+its program, because nothing says where its functions begin: `[JIT code of node]`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 
 MAX_UNSIZED = 1 << 16
-"""Maximum number of bytes that a symbol without a size covers. Real assembler functions are shorter."""
+"""Maximum number of bytes that a symbol without a size covers. Functions in assembler, which may lack a size, are
+shorter.
+"""
 
 MAX_NESTED = 1000
 MAX_NESTING_ROWS = 1 << 18
@@ -153,10 +155,10 @@ _NAME_IT = {
 }
 """Commands that make a program describe its JIT code, by prefix of the program's name."""
 _CANNOT = ("luajit",)
-"""Prefixes of the names of programs that have no option by which they describe their JIT code."""
+"""Prefixes of the names of programs that have no option to describe their JIT code."""
 
 _MADE_IN = ("/memfd:", "/dev/zero", "/anon_hugepage")
-"""Prefixes of the names of mappings that have an inode but belong to no real file."""
+"""Prefixes of the names of mappings that have an inode but no real file. Code in them was generated at run time."""
 
 
 class Labels:
@@ -199,9 +201,13 @@ def name_runtime_code(space: AddressSpace, module: Module) -> str:
 
 
 def naming_command(region: str) -> str:
-    """Return the command that makes a program describe its JIT code, or all such commands if the program is unknown.
+    """Return the command with which a program must be started so that it describes its JIT code. If the program is
+    unknown, all known commands are returned.
 
     The result is empty if there is none.
+
+    Args:
+        region: Name that stands for the program's JIT code.
     """
     program = region.removeprefix(f"{MADE} of ")
     if program.startswith(_CANNOT):

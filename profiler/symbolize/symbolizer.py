@@ -78,20 +78,26 @@ class FunctionStart(Protocol):
         Args:
             image: The image at the pc.
             avma: The lookup pc in the process.
-            known_only: Read nothing to find it.
+            known_only: True to read no file.
         """
         ...
 
 
 TRAMPOLINE = "<signal handler called>"
-"""Name of the signal trampoline, as in gdb. Libraries export no name for it."""
+"""Name of the code to which a signal handler returns (the signal trampoline), as in gdb. Libraries export no name for
+it.
+"""
 _DIRECT_DEMANGLE_LIMIT_S = 0.05
-"""Time limit in seconds for demangling if there is no time to read anything."""
+"""Time limit in seconds for demangling if no file is read (known_only). Names that need a child process then stay
+mangled.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The named frames of a profile: frames[i] belongs to keys[i], and Frame.module is an index into modules."""
+    """The named frames of a profile: frames[i] is the named frame of the i-th requested key, and Frame.module is an
+    index into modules.
+    """
 
     frames: tuple[Frame, ...]
     modules: tuple[ModuleInfo, ...]
@@ -111,7 +117,7 @@ class _Found:
         function: Start address of the function in the file, also without a name; None if it is unknown.
         source: Source places, the innermost inlined function first and the function itself last.
         region: Name that stands for all code around it, if its functions are unknown.
-        settled: No later lookup finds more.
+        settled: True if no later lookup can find more.
     """
 
     key: FrameKey
@@ -127,11 +133,11 @@ class _Found:
 
 
 class Symbolizer:
-    """Names frames at the end of a recording or of a window.
+    """The component that names frames at the end of a recording or of a window.
 
     Attributes:
         out_of_time: True if lines were left out because the time limit was reached.
-        unread: With known_only: a frame in a file has no known function, and reading files may find one.
+        unread: True if no file was read (known_only), and a frame has no function that a file may name.
     """
 
     def __init__(
@@ -158,9 +164,9 @@ class Symbolizer:
             code: Descriptions of run-time generated code.
             interpreter: Names interpreter frames.
             starts: Finds the start of functions without a symbol.
-            known_only: Read nothing, and use only names that were read before.
+            known_only: True to read no file, and to use only names that were read before.
             missing_names: Receives reports of missing names. A caller that repeats the lookup later discards them.
-            settled: Cache of finished frames, which is used and extended.
+            settled: Cache of frames for which no later lookup finds more. It is used and extended.
         """
         self._images = images
         self._names = names
@@ -212,7 +218,11 @@ class Symbolizer:
             self._names.file_names(image)
 
     def _looked_up(self, keys: Sequence[FrameKey]) -> tuple[list[_Found], dict[str, str]]:
-        """Look up the names of frames in their files. Return the frames, and the text to show for each symbol name."""
+        """Look up the names of frames in their files. Return the frames, and the text to show for each symbol name.
+
+        Args:
+            keys: Keys of the frames.
+        """
         find = self._find_seen if self._known_only else self._find
         found = [find(key) if key.kind == FrameKind.NATIVE else _Found(key, 0, None, None) for key in keys]
         by_image: dict[Image, list[_Found]] = {}
@@ -245,8 +255,8 @@ class Symbolizer:
         return shown
 
     def _name_as_seen(self, by_image: Mapping[Image, Sequence[_Found]]) -> dict[str, str]:
-        """Name frames by names that are already in the cache, without reading any file. Return the text to show for
-        each symbol name.
+        """Name frames only by names that are already in the cache, without reading any file. Return the text to show
+        for each symbol name.
         """
         shown: dict[str, str] = {}
         for image, inside in by_image.items():
@@ -322,8 +332,8 @@ class Symbolizer:
                 file.found[image.svma(item.lookup)] = Named(item.system_name, item.function, tuple(item.source))
 
     def _fill_in(self, file: FileNames, image: Image, inside: Sequence[_Found]) -> list[_Found]:
-        """Set the names of frames in one file, from earlier lookups, else from the symbol table. Return the frames that
-        no earlier lookup had.
+        """Set the names of frames in one file: from earlier lookups if possible, otherwise from the symbol table.
+        Return the frames for which there was no earlier lookup.
         """
         fresh: list[_Found] = []
         for item in inside:
@@ -363,8 +373,10 @@ class Symbolizer:
                 item.system_name = TRAMPOLINE
 
     def _add_source(self, file: FileNames, image: Image, inside: Sequence[_Found], deadline: Deadline) -> int:
-        """Set the source places of frames that have none, and names that only DWARF has. Return the number of frames
-        before the time limit.
+        """Set the source places of frames that have none, and names that only DWARF has.
+
+        Returns:
+            The number of frames that were finished before the time limit.
         """
         if self._source_budget_s == 0:
             return 0
@@ -394,7 +406,7 @@ class Symbolizer:
         Exported names do not cover all functions.
 
         Returns:
-            The number of frames before the time limit.
+            The number of frames that were finished before the time limit.
         """
         names = file.go_names
         if names is None:
