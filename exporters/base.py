@@ -24,9 +24,9 @@ class ExportOptions:
     """The options that all exporters share.
 
     Attributes:
-        threads: Each stack begins with its thread as root frame, below its process if there are several.
-        processes: Each stack begins with its process as root frame if there are several.
-        full_paths: Name modules by path.
+        threads: Let each stack begin with its thread as root frame, below its process if there are several processes.
+        processes: Let each stack begin with its process as root frame if there are several processes.
+        full_paths: Name modules by their paths instead of their file names.
         sources: Source files by their names in the profile, heaviest first, for a page to show.
         evidence: Write into pprof how each frame was found and what the recording did, in fields that other readers
             skip.
@@ -42,10 +42,10 @@ class ExportOptions:
 
 
 class Exporter(Protocol):
-    """One output format; exporters/registry.py has the list.
+    """The interface of one output format. exporters/registry.py has the list of formats.
 
     Attributes:
-        name: Name for --format.
+        name: Name of the format for --format.
         suffixes: File name suffixes; the longest match wins (".speedscope.json" before ".json").
         text: True if the format may be written to a terminal.
     """
@@ -72,7 +72,9 @@ class Exporter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JournalBeginning:
-    """The first entry of a profile window's journal: what is known about the window before its first sample."""
+    """The first entry of the journal of a profile window: all that is known about the window before its first
+    sample.
+    """
 
     title: str
     start_ns: int
@@ -82,14 +84,14 @@ class JournalBeginning:
 
     @classmethod
     def from_profile(cls, profile: Profile) -> JournalBeginning:
-        """Return the facts about a profile that its journal begins with."""
+        """Return the facts about a profile with which its journal begins."""
         return cls(profile.title, profile.start_ns, profile.period_ns, profile.value_types, profile.options)
 
 
 @dataclass(frozen=True, slots=True)
 class SampleColumns:
-    """Columns of samples for a journal or a recording file, as in Profile. In thread and stack are indices into all
-    entries that were written so far.
+    """Columns of samples for a journal or a recording file, as in Profile. The columns `thread` and `stack` have
+    indices into all threads and stacks that were written so far.
     """
 
     time_ns: npt.NDArray[np.int64]
@@ -108,13 +110,13 @@ class SampleColumns:
 @dataclass(frozen=True, slots=True)
 class JournalPart:
     """The samples, stacks and names that a profile window has gained since the previous part of its journal. Indices
-    count all entries of the window so far.
+    count all entries of the window from its beginning.
 
     Attributes:
-        renamed: New values of threads by index.
-        parent: New nodes of the tree, as in Profile.
+        renamed: Threads whose name has changed, with their new values, by index.
+        parent: Parents of the new nodes of the stack tree, as in Profile.
         frame: Frames of the new nodes, as in Profile.
-        named: Complete frames of an earlier part with their current names, by the number of that part, from 0 on.
+        named: All frames of an earlier part with their current names, by the number of that part, from 0 on.
         summary: Summary of the window so far; None means unchanged.
     """
 
@@ -135,7 +137,7 @@ class Journal(Protocol):
     """
 
     def add_part(self, part: JournalPart) -> None:
-        """Store another part of the window."""
+        """Store another part of the window's data."""
         ...
 
     def close(self) -> None:
@@ -147,13 +149,15 @@ class Sink(Protocol):
     """A receiver of profiles, one for each window: files, a spool, a server, or a terminal."""
 
     def open_journal(self, beginning: JournalBeginning, number: int) -> Journal | None:
-        """Return the journal that stores a window until receive_profile() gets it, or None if no journal is kept."""
+        """Open the journal that stores an unfinished window until receive_profile() gets the finished one. Return None
+        if no journal is kept.
+        """
         ...
 
     def receive_profile(self, profile: Profile, number: int) -> None:
         """Receive the profile of a finished window.
 
-        This may run in another process than the recording. What a sink keeps in memory stays in that process.
+        The process may be another one than that of the recording. What a sink keeps in memory stays in the process.
 
         Args:
             number: Number of the window, from 0.

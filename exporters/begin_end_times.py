@@ -1,6 +1,6 @@
 """Begin and end of samples and functions, for formats that show them in order of time.
 
-A sample begins at its time. Nothing was recorded between two samples, so its end is an inference.
+A sample begins at its time. Its end is an inference, because nothing was recorded between two samples.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ IN_SEQUENCE = "It is not known when the samples were taken: those of a thread fo
 
 
 def has_times(profile: Profile, samples: I64) -> bool:
-    """Return True if a profile has the times of these samples. A snapshot with one sample of each thread counts as
-    having them.
+    """Return True if these samples of a profile have meaningful times. This includes a snapshot with one sample of each
+    thread.
     """
     return timed(profile) or len(distinct(profile.thread[samples])) == len(samples)
 
 
 def place_in_sequence(profile: Profile) -> Profile:
-    """Return a profile in which the samples of each thread follow each other without gaps, for profiles whose samples
-    have no times.
+    """Return a profile with invented times, for samples without times: the samples of each thread follow each other
+    without gaps.
     """
     length_ns = sample_lengths(profile, np.arange(len(profile.stack)))
     time_ns = np.empty_like(profile.time_ns)
@@ -42,7 +42,7 @@ def place_in_sequence(profile: Profile) -> Profile:
 
 
 def sample_lengths(profile: Profile, samples: I64) -> I64:
-    """Return the time in nanoseconds that each of these samples of a profile stands for."""
+    """Return the time in nanoseconds that each of these samples of a profile represents."""
     weight = profile.values[samples, -1]
     counts = profile.value_types[-1].unit != "nanoseconds"
     found: I64 = weight * profile.period_ns if counts else weight
@@ -52,8 +52,8 @@ def sample_lengths(profile: Profile, samples: I64) -> I64:
 def sample_ends(time_ns: I64, length_ns: I64, period_ns: int) -> I64:
     """Return the time at which each sample of one thread ends, in nanoseconds.
 
-    A sample ends at the next one if that begins at most one period after the time that the sample stands for. Otherwise
-    it ends after that time. It never overlaps the next sample.
+    A sample lasts for the time that it represents. It lasts until the next sample if that begins at most one period
+    after this time. It never overlaps the next sample.
     """
     end = time_ns + length_ns
     following = np.append(time_ns[1:], np.iinfo(np.int64).max)
@@ -61,20 +61,23 @@ def sample_ends(time_ns: I64, length_ns: I64, period_ns: int) -> I64:
 
 
 def origin_ns(profile: Profile) -> int:
-    """Return the time that an export format counts as 0: the profile's start, or an earlier first sample."""
+    """Return the time in nanoseconds that an export format counts as 0: the profile's start, or the first sample if
+    that is earlier.
+    """
     return min(profile.start_ns, int(profile.time_ns.min(initial=profile.start_ns)))
 
 
 def call_slices(tree: Tree, nodes: list[int], starts: list[int], until: list[int]) -> list[tuple[int, int, int]]:
-    """Return (begin, end, function) of each function call of a thread, outer ones first.
+    """Return (begin, end, function) of each function call of a thread, as inferred from its samples. Outer calls come
+    first.
 
-    A function continues through samples that follow each other without a gap and have the same callers.
+    A call lasts through samples that follow each other without a gap and have the same function with the same callers.
 
     Args:
         tree: Tree of functions; the frame of a node is its function.
-        nodes: Leaf of each sample, in time order.
-        starts: Begin of each sample.
-        until: End of each sample.
+        nodes: Leaf node of each sample in the tree, in time order.
+        starts: Begin of each sample in nanoseconds.
+        until: End of each sample in nanoseconds.
     """
     begun: list[tuple[int, int]] = []
     closed: list[int] = []

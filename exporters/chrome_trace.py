@@ -42,16 +42,16 @@ I64 = npt.NDArray[np.int64]
 
 _PID_LIMIT = 1 << 22
 MAX_FRAMES = 4_000_000
-"""Maximum number of frames in all stacks of a Chrome trace. A slice has 150 bytes; in the worst case each frame becomes
-a slice.
+"""Maximum number of frames in all stacks of a Chrome trace. In the worst case each frame becomes a slice, which takes
+150 bytes.
 """
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """Write a profile as a Chrome trace; each thread is a track, regardless of the options.
+    """Write a profile as a Chrome trace. Each thread is a track, whatever the options say.
 
     Raises:
-        OutputError: A weight is negative, which cannot be a time.
+        OutputError: The value of a sample is negative, which cannot be a time.
     """
     weights = profile.values[:, -1]
     if weights.size and int(weights.min()) < 0:
@@ -95,7 +95,7 @@ def _names(profile: Profile) -> Iterator[bytes]:
 
 
 def _numbers(profile: Profile) -> list[tuple[int, int]]:
-    """Return the unique (pid, tid) of each thread in the Chrome trace."""
+    """Return for each thread of a profile a unique (pid, tid) in the Chrome trace."""
     processes: dict[int, list[ProcessKey]] = {}
     threads: dict[tuple[int, int], int] = {}
     found = []
@@ -110,7 +110,7 @@ def _numbers(profile: Profile) -> list[tuple[int, int]]:
 
 
 def _by_thread(profile: Profile, kept: I64) -> Iterator[I64]:
-    """Yield for each track of the Chrome trace the indices of the samples on it, in time order."""
+    """Yield for each track (thread) of the Chrome trace the indices of its samples, in time order."""
     pid, tid = np.array(_numbers(profile), np.int64).reshape(-1, 2)[profile.thread[kept]].T
     order = np.lexsort((profile.time_ns[kept], tid, pid))
     pid, tid = pid[order], tid[order]
@@ -120,11 +120,11 @@ def _by_thread(profile: Profile, kept: I64) -> Iterator[I64]:
 
 class _Calls:
     """The stacks of a profile as a tree of functions, from which the slices (function calls) of a Chrome trace are
-    made. Addresses of one function under one caller are one node.
+    made. Several addresses of a function under one caller become one node.
 
     Attributes:
         tree: Tree of functions; the frame of a node is a function's number.
-        place: Node by leaf node of the profile's tree.
+        place: Node of this tree for each leaf node of the profile's tree.
         events: Beginning of the JSON of each function's slices.
     """
 
@@ -166,11 +166,11 @@ class _Track:
 
     Attributes:
         where: "pid" and "tid" as JSON.
-        time_ns: Time since the recording began.
-        length_ns: Time that a sample stands for.
-        node: Node of _Calls.tree.
-        weight: Primary value.
-        cpu: Processor, -1 if it is not known.
+        time_ns: Time of each sample since the recording began.
+        length_ns: Time that each sample represents.
+        node: Node of each sample in _Calls.tree.
+        weight: Primary value of each sample.
+        cpu: Processor of each sample, -1 if it is not known.
     """
 
     where: bytes
@@ -192,8 +192,8 @@ class _Track:
         )
 
     def samples(self, name: bytes) -> Iterator[bytes]:
-        """Yield the JSON of each sample of this thread, for the Chrome trace's list of all samples. `name` is the value
-        type's name as JSON.
+        """Yield the JSON of each sample of this thread, for the list of all samples in the Chrome trace. `name` is the
+        name of the profile's value type as JSON.
         """
         for time_ns, node, weight, cpu in zip(self.time_ns.tolist(), self.node, self.weight, self.cpu, strict=True):
             processor = b',"cpu":%d' % cpu if cpu >= 0 else b""
@@ -202,7 +202,9 @@ class _Track:
             )
 
     def slices(self, calls: _Calls, period_ns: int) -> Iterator[bytes]:
-        """Yield complete events ("X") of the Chrome trace, outer ones before those inside them."""
+        """Yield complete events ("X") of the Chrome trace for the function calls of this thread. Outer calls come
+        before calls inside them.
+        """
         until = sample_ends(self.time_ns, self.length_ns, period_ns)
         for begin, end, function in call_slices(calls.tree, self.node, self.time_ns.tolist(), until.tolist()):
             times = (_microseconds(begin), _microseconds(end - begin))
@@ -210,6 +212,6 @@ class _Track:
 
 
 def _microseconds(ns: int) -> bytes:
-    """Format nanoseconds as microseconds, without rounding."""
+    """Format nanoseconds as microseconds, with all decimals."""
     whole, rest = divmod(ns, 1000)
     return b"%d.%03d" % (whole, rest) if rest else b"%d" % whole

@@ -51,8 +51,8 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 def _by_root(
     profile: Profile, options: ExportOptions
 ) -> dict[tuple[str, ...], list[tuple[int, npt.NDArray[np.int64]]]]:
-    """Group the samples of a profile by the names with which their lines of output begin: those of process and thread,
-    if the options ask for them. Return (leaf node, values) of each sample by names.
+    """Group the samples of a profile by the root names of their output lines: process and thread, if the options
+    request them.
 
     Returns:
         For each tuple of names, outermost first, a list of (leaf node of the stack, summed values of its samples).
@@ -65,7 +65,7 @@ def _by_root(
 
 
 def _name(level: Level, options: ExportOptions) -> str:
-    """Return the name of a function for a line of collapsed stacks. The name of an interpreter's function includes its
+    """Return the name of a function in a line of collapsed stacks. The name of an interpreter's function includes its
     file.
     """
     script = script_name(level, options)
@@ -73,7 +73,7 @@ def _name(level: Level, options: ExportOptions) -> str:
 
 
 class _NameTree:
-    """A prefix tree of function names, from which the lines of output are made in sorted order. Node 0 is its root."""
+    """A prefix tree of function names. The lines of output are made from it in sorted order. Node 0 is its root."""
 
     def __init__(self) -> None:
         self._children: list[dict[bytes, int]] = [{}]
@@ -86,13 +86,15 @@ class _NameTree:
         return below[name]
 
     def chain(self, node: int, names: list[bytes]) -> int:
-        """Add names below a node of the tree, each below the one before, and return the node of the last one."""
+        """Add a path of names below a node of the tree, outermost first, and return the node of the last name."""
         for name in names:
             node = self.child(node, name)
         return node
 
     def lines(self, wanted: dict[int, int]) -> Iterator[tuple[bytes, int]]:
-        """Yield (names joined by semicolons, node) of each node with a non-zero value in `wanted`, sorted by names."""
+        """Yield (names from the root joined by semicolons, node) for each node with a non-zero value in `wanted`,
+        sorted by names.
+        """
         path: list[bytes] = []
         todo = [(0, 0, b"")]
         while todo:
@@ -105,8 +107,8 @@ class _NameTree:
 
 
 def escape_name(name: str) -> bytes:
-    r"""Encode a name as UTF-8 without separators; lone surrogates (from file names that are not UTF-8) become
-    `\udcNN`.
+    r"""Encode a name as UTF-8, with characters escaped that separate names or lines. Lone surrogates, from file names
+    that are not UTF-8, become `\udcNN`.
     """
     return _BREAKS.sub(_escaped, name).encode("utf-8", "backslashreplace")
 

@@ -49,9 +49,9 @@ def write_json(comparison: Comparison, out: BinaryIO) -> None:
     """Write a comparison of two profiles as one JSON object.
 
     Amounts are numbers in the unit of the value, divided by `scale`. `doubt` says why nothing is marked as significant,
-    `caution` what the test of significance leaves out; `load`: see Comparison. `detectable` is null if no change can be
-    detected, `before` and `after` of a function are if they are unknown. `samples`, `sampled` and `half_width` of each
-    side: see SamplingBasis.
+    and `caution` what the test of significance leaves out. `load` is explained in Comparison. `detectable` is null if
+    no change can be detected. `before` and `after` of a function are null if they are unknown. SamplingBasis explains
+    `samples`, `sampled` and `half_width` of each profile.
     """
     scale = comparison.scale
     document = {
@@ -76,7 +76,7 @@ def write_json(comparison: Comparison, out: BinaryIO) -> None:
 
 def write_csv(comparison: Comparison, out: BinaryIO) -> None:
     """Write a comparison as comma-separated values: one row for each function, with the columns of
-    Comparison.to_columns(). Unknown costs are empty.
+    Comparison.to_columns(). The field of an unknown cost is empty.
 
     A name that a spreadsheet would take for a formula gets an apostrophe in front.
     """
@@ -114,8 +114,8 @@ def _sampling(side: SampledSide) -> dict[str, float] | None:
 
 
 def write_html(comparison: Comparison, out: BinaryIO) -> None:
-    """Write a comparison of two profiles as a page: the flame graph of both, with each function's values before and
-    after. The page's profile has two values; the page divides them by the scale of the comparison.
+    """Write a comparison of two profiles as an HTML page: the flame graph of both profiles together, and each
+    function's values before and after. The page divides the values by the scale of the comparison.
     """
     from pyprof.exporters.base import ExportOptions
     from pyprof.exporters.flamegraph import write_page
@@ -134,8 +134,8 @@ def render_comparison(comparison: Comparison) -> str:
 
 
 def _changes(comparison: Comparison, functions: list[Function]) -> dict[str, object]:
-    """Return, for the page of a comparison, columns with each function's values before and after, in the page's order
-    of functions. Markers have zeros.
+    """Return data for the page of a comparison: columns with each function's values before and after. Functions are in
+    the order of the page's table; markers have zeros.
     """
     known = {
         Function(change.function.place, change.name, change.function.kind): change for change in comparison.functions

@@ -1,7 +1,7 @@
-"""Limits the depth of stacks for formats that write stacks one by one.
+"""A limit for the depth of stacks, for formats that write stacks one by one.
 
-The middle of a stack that is too deep is replaced by a marker. Without it, a recursion 200,000 deep in 500 samples
-would become a file of gigabytes.
+The middle of a stack that is too deep is replaced by a marker. Without the limit, a recursion 200,000 deep in 500
+samples would become a file of gigabytes.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pyprof.model.profile import Frame, FrameKind, Profile
 from pyprof.model.unwind_result import Trust
 
 MAX_FRAMES = 24_000_000
-"""Maximum number of frames in all stacks of an exported file."""
+"""Maximum number of frames in all stacks of an exported file together."""
 _MIN_KEPT = 256
 
 
 def limit_stack_depth(profile: Profile, stacks: npt.NDArray[np.int32], max_frames: int = MAX_FRAMES) -> Profile:
-    """Return the profile with stacks cut so short that all of them together have at most `max_frames` frames.
+    """Return the profile with the deepest stacks cut, so that all stacks together have at most `max_frames` frames.
 
     Args:
-        stacks: Leaf node of each stack that will be written.
+        stacks: Leaf node of each stack that the exporter will write.
     """
     depth = _depths(profile)
     if int(depth[stacks].sum()) <= max_frames:
@@ -49,8 +49,8 @@ def _depths(profile: Profile) -> npt.NDArray[np.int64]:
 
 
 def _shorter(profile: Profile, depth: npt.NDArray[np.int64], half: int) -> Profile:
-    """Return a copy of the profile in which each stack of more than 2 * half frames keeps only its outermost and
-    innermost `half` frames.
+    """Return a copy of the profile in which deep stacks are cut: a stack of more than 2 * half frames keeps its `half`
+    outermost and its `half` innermost frames.
     """
     parent, frame = profile.parent.tolist(), profile.frame.tolist()
     leaves = distinct(profile.stack)
@@ -80,8 +80,8 @@ def _shorter(profile: Profile, depth: npt.NDArray[np.int64], half: int) -> Profi
 
 
 def _outer(parent: list[int], depth: npt.NDArray[np.int64], half: int) -> list[int]:
-    """Return for each node of the stack tree the node at which the kept outer part of its stack ends: `half` frames
-    from the root.
+    """Return for each node of the stack tree its ancestor (or itself) that is at most `half` frames from the root:
+    there the outer part ends that a cut stack keeps.
     """
     found = [0] * len(parent)
     for node in range(1, len(parent)):

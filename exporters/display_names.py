@@ -14,7 +14,7 @@ UNKNOWN = "[unknown]"
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One function as a row of a flame graph: a frame, or one of the functions inlined into it.
+    """One function of a frame, which is one row of a flame graph: the frame's own function, or one inlined into it.
 
     Attributes:
         name: Name of the function, never "".
@@ -31,7 +31,9 @@ class Level:
 
 
 def frame_levels(profile: Profile, frame: Frame, options: ExportOptions) -> list[Level]:
-    """Return the functions of one frame, outermost first: the real function, then those that were inlined into it."""
+    """Return the functions of one frame, outermost first: the real function, then the functions that were inlined into
+    it.
+    """
     if not frame.lines:
         return [Level(frame_title(profile, frame, options), frame.kind, frame.module)]
     *inlined, outermost = frame.lines
@@ -48,20 +50,22 @@ def frame_levels(profile: Profile, frame: Frame, options: ExportOptions) -> list
 
 
 def frame_functions(profile: Profile, frame: Frame, options: ExportOptions) -> list[tuple[Function, Level]]:
-    """Return the functions of one frame, each with its name and place (Level). A marker counts as a function."""
+    """Return the functions of one frame as pairs of identity (Function) and display (Level). A marker counts as a
+    function.
+    """
     named = frame_levels(profile, frame, options)
     known = [function for function, _ in functions_of(profile, frame)]
     return list(zip(known or [Function("", level.name, frame.kind) for level in named], named, strict=True))
 
 
 def frame_title(profile: Profile, frame: Frame, options: ExportOptions) -> str:
-    """Return the name that outputs show for a frame whose functions are unknown."""
+    """Return the name by which outputs show a frame whose functions are unknown."""
     return _with_path(profile, frame, frame.title, options) or UNKNOWN
 
 
 def _with_path(profile: Profile, frame: Frame, name: str, options: ExportOptions) -> str:
-    """Return the name of code without a symbol; if full_paths is set, with the path of its module instead of the
-    module's name.
+    """Return the name of code without a symbol. With the option full_paths, the path of the module replaces its file
+    name.
 
     The result is "/path/of/module!0xstart" or "/path/of/module+0xrel".
     """
@@ -81,28 +85,32 @@ def module_name(profile: Profile, module: int, options: ExportOptions) -> str:
 
 
 def script_name(level: Level, options: ExportOptions) -> str:
-    """Return the source file of an interpreter's frame, which replaces its module; "" for other frames."""
+    """Return the source file of an interpreter's frame, which outputs show in place of a module; "" for other
+    frames.
+    """
     if level.kind != FrameKind.INTERPRETER or not level.file:
         return ""
     return level.file if options.full_paths else script_title(level.file)
 
 
 def thread_name(thread: ThreadInfo) -> str:
-    """Return a thread's name with its tid; windows of many agents have no tids."""
+    """Return a thread's name with its tid. A thread without a tid, as in merged windows of many agents, has only its
+    name.
+    """
     name = _own_name(thread)
     return f"{name or 'thread'} (tid {thread.tid})" if thread.tid else name or "all threads"
 
 
 def labelled_name(profile: Profile, thread: ThreadInfo) -> str:
-    """Return the name of a thread and, in the same text, those of its labels that not all threads of the profile
-    have.
+    """Return the name of a thread, followed by those of its labels that are not common to all threads of the
+    profile.
     """
     own = shown(tuple(label for label in thread.labels if label not in profile.labels.items()))
     return f"{_own_name(thread)} [{own}]" if own else _own_name(thread)
 
 
 def _own_name(thread: ThreadInfo) -> str:
-    """Return the name of a thread. For the first thread of a compiler, it is the process's name, which includes the
+    """Return the name of a thread. The main thread of a compiler has the process's name, which includes the compiled
     source file.
     """
     is_first = thread.pid == thread.tid and program_name(thread.process) == thread.name
@@ -114,13 +122,17 @@ def process_name(thread: ThreadInfo) -> str:
 
 
 def root_names(profile: Profile, thread: ThreadInfo, options: ExportOptions) -> list[str]:
-    """Return the process and thread names above the stacks of a thread, outermost first."""
+    """Return the names of process and thread that stand above the stacks of a thread, outermost first, as the options
+    request.
+    """
     process = (options.processes or options.threads) and profile.has_processes
     return [process_name(thread)] * process + [thread_name(thread)] * options.threads
 
 
 def count_column(profile: Profile) -> int:
-    """Return the column of Profile.values that counts samples, or the primary column if none does."""
+    """Return the index of the column of Profile.values that counts samples. If there is none, return that of the
+    primary column.
+    """
     for column, value_type in enumerate(profile.value_types):
         if value_type == ValueType("samples", "count"):
             return column

@@ -45,7 +45,7 @@ WAITS = (
     *("sleeping", "uninterruptible sleep", "stopped", "stopped by a debugger", "idle", "woken"),
     *("waiting for a processor", "blocked"),
 )
-"""States of waiting threads in the name of a wait's innermost frame, for example `[sleeping: futex]`."""
+"""States of waiting threads, as they occur in the name of a wait's innermost frame, for example `[sleeping: futex]`."""
 OTHER, NATIVE, JIT, INTERPRETED, KERNEL, WAITING, MISSING = range(7)
 CATEGORIES = (
     ("Other", "grey", ("Other",)),
@@ -56,15 +56,15 @@ CATEGORIES = (
     ("Waiting", "transparent", ("Other", *WAITS)),
     ("Not recorded", "darkgrey", ("Other",)),
 )
-"""Categories of frames in a Firefox profile: (name, color, subcategories) at the category's index. The profiler defines
-these color names for light and dark mode.
+"""Categories of frames in a Firefox profile as (name, color, subcategories), by index. The profiler defines these color
+names for light and dark mode.
 """
 
 _WAIT = re.compile(rf"\[({'|'.join(sorted(WAITS, key=len, reverse=True))})(?:: (.*))?\]", re.DOTALL)
 _RUN_TIME = ("[anon", "/memfd:", "/dev/zero", "/anon_hugepage", "//anon")
-"""Prefixes of the names of mappings that contain JIT code."""
+"""Prefixes of the names of memory mappings that contain JIT code."""
 _ADDRESSES = 1 << 32
-"""Upper limit of addresses that Firefox Profiler can store; higher addresses are left out."""
+"""Lowest address that Firefox Profiler cannot store. This and higher addresses are left out."""
 _LIBRARY = 1
 
 FRAME_COLUMNS = (
@@ -78,7 +78,7 @@ TableRow = tuple[object, ...]
 
 
 def wait_of(frame: Frame) -> tuple[str, str] | None:
-    """Return (state, system call or "") if the frame is the innermost frame of a wait, else None."""
+    """Return (state, system call or "") if a frame is the innermost frame of a wait, otherwise None."""
     found = _WAIT.fullmatch(frame.title) if frame.kind is FrameKind.KERNEL else None
     return (found[1], found[2] or "") if found else None
 
@@ -87,7 +87,7 @@ class SharedTables:
     """A builder of the tables that all threads of a Firefox profile share.
 
     Attributes:
-        place: Row of the stack table by node of the profile's tree, -1 for nodes that no sample's stack contains.
+        place: Row in the stack table for each node of the profile's tree, -1 for nodes that no sample's stack contains.
     """
 
     def __init__(self, profile: Profile, options: ExportOptions, leaves: list[int]) -> None:
@@ -114,8 +114,8 @@ class SharedTables:
         return self._strings.setdefault(text, len(self._strings))
 
     def shared(self) -> dict[str, object]:
-        """Return the tables that all threads of the Firefox profile share. The caller must have added all threads
-        before, because they add rows and strings.
+        """Return the tables that all threads of the Firefox profile share. All threads must have been added before,
+        because they add rows and strings.
         """
         parents = self._tree.parent[1:]
         return {
@@ -136,8 +136,8 @@ class SharedTables:
         return self._lib_rows
 
     def _rows(self, frame: Frame) -> list[int]:
-        """Return the rows of the Firefox profile's frame table for one frame, which has several if functions are
-        inlined, outermost first. Missing rows are added.
+        """Return the rows of the Firefox profile's frame table for one frame, outermost first. A frame with inlined
+        functions has several rows. Missing rows are added.
         """
         code = frame.kind in (FrameKind.NATIVE, FrameKind.INLINE)
         lib = self._lib(frame.module) if code and frame.module >= 0 else -1
@@ -177,8 +177,8 @@ class SharedTables:
         return self._symbols.setdefault(row, len(self._symbols))
 
     def _function(self, function: Function, level: Level, lib: int) -> int:
-        """Return the row of the Firefox profile's function table for a function, and add the row if it is missing. Its
-        source is the first one that is known.
+        """Return the row of the Firefox profile's function table for a function. A missing row is added. The first
+        source file that is known for the function counts.
         """
         at = self._functions.setdefault(function, len(self._functions))
         if at == len(self._function_rows):
@@ -189,8 +189,8 @@ class SharedTables:
         return at
 
     def _lib(self, index: int) -> int:
-        """Return the row of the Firefox profile's library table for a module's file; all mappings of a file share it.
-        The resource table has the same row numbers.
+        """Return the row of the Firefox profile's library table for a module's file. All mappings of a file share one
+        row. The resource table has the same row numbers.
         """
         module = self._profile.modules[index]
         at = self._libs.setdefault(module.build_id or module.path, len(self._libs))
@@ -213,7 +213,9 @@ def _described(module: ModuleInfo) -> dict[str, object]:
 
 
 def breakpad_id(build_id: str) -> str:
-    """Return the file's id on symbol servers: 16 bytes of the build ID as a GUID and age 0; "" without a build ID."""
+    """Return the id of an object file on symbol servers: 16 bytes of the build ID as a GUID, followed by the age 0. It
+    is "" without a build ID.
+    """
     try:
         head = bytes.fromhex(build_id)[:16]
     except ValueError:
@@ -223,13 +225,17 @@ def breakpad_id(build_id: str) -> str:
 
 VERSION = 60
 _BROWSER_VERSION = 32
-"""Version of the Firefox profile format that browsers write; this file is not in that format."""
+"""Version of the Firefox profile format that browsers write, which the file must state although it is in the processed
+format.
+"""
 _MS = 1_000_000
 _WEIGHTS = {"nanoseconds": "tracing-ms", "bytes": "bytes"}
 _NOT_ONE_WAIT = "waits too short or too many for stacks"
-"""Text of the Firefox profile in place of a system call, for samples that sum up many waits."""
+"""Text in place of a system call in the innermost frame of samples that sum up many waits. Such samples get no wait
+marker.
+"""
 _INTERVAL = 1
-"""Phase of a Firefox profile's marker that has a beginning and an end."""
+"""Number in a Firefox profile for the phase of a marker that has a beginning and an end."""
 _WAIT_SCHEMA = {
     "name": "Wait",
     "display": ["marker-chart", "marker-table", "timeline-overview"],
@@ -244,7 +250,7 @@ _WAIT_SCHEMA = {
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """Write a profile as Firefox Profiler's JSON; each thread is a track, regardless of the options."""
+    """Write a profile as Firefox Profiler's JSON. Each thread is a track, whatever the options say."""
     every = np.arange(len(profile.stack))
     notes = [] if has_times(profile, every) else [IN_SEQUENCE]
     profile = place_in_sequence(profile) if notes else profile
@@ -286,7 +292,9 @@ def _meta(profile: Profile, notes: list[str]) -> dict[str, object]:
 
 
 def _threads(profile: Profile, tables: SharedTables) -> Iterator[dict[str, object]]:
-    """Yield the JSON of each thread; there is at least one, because the profiler refuses a profile without threads."""
+    """Yield the JSON of each thread. At least one is yielded, because Firefox Profiler refuses a profile without
+    threads.
+    """
     threads = profile.threads or (ThreadInfo(0, 0, "no samples", ""),)
     order = np.lexsort((profile.time_ns, profile.thread))
     borders = np.searchsorted(profile.thread[order], np.arange(1, len(threads)))
@@ -312,8 +320,8 @@ def _threads(profile: Profile, tables: SharedTables) -> Iterator[dict[str, objec
 
 
 def _numbers(threads: tuple[ThreadInfo, ...]) -> Iterator[tuple[str, int | str]]:
-    """Yield the (pid, tid) under which Firefox Profiler shows each thread. If a number occurs twice, the later thread
-    gets a suffix: "100.1".
+    """Yield the (pid, tid) under which Firefox Profiler shows each thread. If a number occurs twice, the later process
+    or thread gets a suffix: "100.1".
     """
     processes: dict[int, dict[object, int]] = {}
     used: dict[tuple[int, int], int] = {}
@@ -330,7 +338,7 @@ def _numbers(threads: tuple[ThreadInfo, ...]) -> Iterator[tuple[str, int | str]]
 def _samples(profile: Profile, tables: SharedTables, samples: I64) -> dict[str, object]:
     """Return the Firefox profile's table of a thread's samples.
 
-    threadCPUDelta is the CPU time before a sample; the profiler draws from it how busy the thread was.
+    The column threadCPUDelta is the CPU time before a sample. Firefox Profiler draws from it how busy the thread was.
     """
     primary = profile.value_types[-1]
     weight = profile.values[samples, -1]
@@ -348,8 +356,8 @@ def _samples(profile: Profile, tables: SharedTables, samples: I64) -> dict[str, 
 
 
 def _waits(profile: Profile, tables: SharedTables, samples: I64) -> dict[str, object]:
-    """Return the Firefox profile's table of a thread's wait markers. Consecutive waits with the same stack are one
-    marker.
+    """Return the Firefox profile's table of a thread's wait markers. Consecutive samples of a wait with the same stack
+    become one marker.
     """
     time_ns = profile.time_ns[samples]
     until = sample_ends(time_ns, np.maximum(sample_lengths(profile, samples), 0), profile.period_ns)

@@ -1,4 +1,5 @@
-"""One self-contained HTML page: the data, the vendored d3 modules and the page's own scripts (exporters/assets).
+"""The flame graph as one self-contained HTML page: the data, the vendored d3 modules and the page's own scripts
+(exporters/assets).
 
 Names from the target never become markup: they travel as compressed base64 and reach the document only as text nodes
 and canvas text. A content security policy names the hash of each script and of the style. It forbids everything else:
@@ -31,7 +32,7 @@ from pyprof.model.untrusted_text import clean_text, dump_json
 from pyprof.model.unwind_result import Trust
 
 LIBRARIES = ("dispatch", "timer", "ease", "color", "interpolate", "format", "selection", "transition", "drag", "zoom")
-"""The d3 modules of the flame graph's page, in order of their dependencies."""
+"""Names of the d3 modules that the flame graph's page contains, each after those that it needs."""
 
 SCRIPTS = (
     *(
@@ -82,21 +83,23 @@ WORDS = {
     "sourceChanged": format_message("page_source_changed"),
     "firstRows": format_message("page_first_rows", rows="{rows}", all="{all}"),
 }
-"""Messages of the flame graph's page for incomplete views, by the scripts' names for them."""
+"""Messages of the flame graph's page about incomplete views, by the names that its scripts use."""
 
 
 Beside = Callable[[list[Function]], Mapping[str, object]]
-"""Function that returns additional entries for the page's data, from the functions in the page's order."""
+"""Function that returns additional entries for the page's data. It receives the functions in the order of the page's
+table.
+"""
 
 
 MAX_BYTES = 8 << 20
-"""Maximum size in bytes of a page that is shown in a notebook, which stores all its output in its file."""
+"""Maximum size in bytes of a page that is shown in a notebook. A notebook stores all its output in its file."""
 _HEIGHT = 600
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """Write a profile as a page with a flame graph. ExportOptions.threads decides only how the page opens; its reader
-    can switch grouping by thread.
+    """Write a profile as a page with a flame graph. ExportOptions.threads decides only whether the page opens grouped
+    by thread; its reader can switch that.
     """
     write_page(profile, out, options)
 
@@ -132,7 +135,7 @@ def _asset(name: str) -> str:
 
 
 def _licences() -> str:
-    """Return the licences of the page's libraries as one script comment, equal ones only once."""
+    """Return the licences of the page's libraries as one script comment. Equal licences occur once."""
     modules: dict[str, list[str]] = {}
     for name in LIBRARIES:
         modules.setdefault(_asset(f"d3-{name}.LICENSE").strip(), []).append(f"d3-{name}")
@@ -160,7 +163,7 @@ def _hash(text: str) -> str:
 
 
 def _python_sha256() -> Any:
-    """Return Python's own SHA-256 implementation: hashlib loads OpenSSL, which takes longer than all hashes of a
+    """Return Python's built-in SHA-256 function. hashlib would load OpenSSL, which takes longer than all hashes of a
     page.
     """
     for name in ("_sha2", "_sha256"):
@@ -173,7 +176,7 @@ _sha256 = _python_sha256()
 
 
 def _escaped(text: str) -> str:
-    """Escape a text for HTML, as html.escape does, without loading the table of all character names."""
+    """Escape a text for HTML as html.escape() does, without loading the html module's table of character names."""
     for character, name in (("&", "amp"), ("<", "lt"), (">", "gt"), ('"', "quot"), ("'", "#x27")):
         text = text.replace(character, f"&{name};")
     return text
@@ -184,11 +187,10 @@ def _base64(data: bytes) -> str:
 
 
 def _data(profile: Profile, options: ExportOptions, beside: Beside | None = None) -> tuple[bytes, bytes]:
-    """Return the data of the flame graph's page: (JSON of flat columns, columns of all samples).
+    """Return the data of the flame graph's page: (JSON with flat columns, packed columns of all samples).
 
-    flamegraph_samples.py packs the columns of samples.
-
-    Texts in the JSON are indices into `strings`; page.model.js reads it. The last argument returns further entries.
+    Texts in the JSON are indices into its list `strings`; page.model.js reads them. flamegraph_samples.py packs the
+    columns of samples. The last argument is a function that returns further entries for the JSON.
     """
     tree = build_flame_tree(profile, options)
     samples = pack_samples(profile, tree.row)
@@ -248,7 +250,7 @@ def render_iframe(writer: Callable[[BinaryIO], None], otherwise: str) -> str:
 
     Args:
         writer: Function that writes the page.
-        otherwise: Text to show in its place if the page has more than MAX_BYTES.
+        otherwise: Text to show in place of a page of more than MAX_BYTES.
     """
     out = io.BytesIO()
     writer(out)

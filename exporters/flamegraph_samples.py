@@ -23,9 +23,9 @@ _TICKS = 19
 """Binary logarithm of the maximum number of ticks in the timeline of a flame graph page."""
 _MIN_TICK_NS = 1000
 _STEPS = 32
-"""Divisor of the sampling period that gives the rounding unit of the page's values in nanoseconds."""
+"""Divisor of the sampling period. The result is the unit to which a flame graph page rounds values in nanoseconds."""
 _WIDEST = 30
-"""Maximum number of bits of a number in the columns of samples in an HTML page."""
+"""Maximum number of bits of a number in the columns of samples in a flame graph page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ class PageSamples:
 
 
 def pack_samples(profile: Profile, row: I64) -> PageSamples:
-    """Pack the samples of a profile into columns of bytes for the page.
+    """Pack the samples of a profile into columns of bytes for the flame graph's page.
 
-    A profile with negative values, or with one time for all samples (no times are known), has no timeline: no sample is
-    written. There may be millions of samples, so the columns are made one after the other.
+    No sample is written, so that the page has no timeline, if a value is negative or if all samples have one time (no
+    times are known). There may be millions of samples, so the columns are made one after the other.
 
     Args:
-        row: (n,) the page's row of each sample's thread and stack.
+        row: (n,) number of each sample's row in the page, which stands for a thread and a stack.
     """
     order = np.lexsort((profile.time_ns, profile.thread))
     if len(order) and (profile.values.min() < 0 or not timed(profile)):
@@ -84,8 +84,8 @@ def pack_samples(profile: Profile, row: I64) -> PageSamples:
 
 
 def _span(profile: Profile) -> tuple[int, int]:
-    """Return (begin, end) of the page's timeline in ns since the profile's start. It covers the profile and all of its
-    samples.
+    """Return (begin, end) of the flame graph page's timeline, in nanoseconds since the profile's start. It covers the
+    profile and all of its samples.
     """
     first, last = (int(time) - profile.start_ns for time in (profile.time_ns.min(), profile.time_ns.max()))
     return min(first, 0), max(last, profile.duration_ns - 1) + 1
@@ -96,8 +96,8 @@ def _steps(column: I64, size: int) -> I64:
 
 
 def _tick_ns(span_ns: int) -> int:
-    """Return the length of a tick of the page's timeline: 1, 2 or 5 times a power of ten, so that round times fall on
-    ticks.
+    """Return the length of a tick of the page's timeline in nanoseconds: 1, 2 or 5 times a power of ten, so that round
+    times fall on ticks.
     """
     least = max(_MIN_TICK_NS, span_ns >> _TICKS)
     ten = int(10 ** (len(str(least)) - 1))

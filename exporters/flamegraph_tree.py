@@ -6,15 +6,15 @@ totals.
 
 The page can hide frames that start a program or thread.
 
-A frame belongs to the start if its name is known and all frames outside it belong to the start. Some names count only
-directly inside such a frame (a C++ thread's std::invoke), some functions only because of what they call (the `main`
-that Rust writes). The same applies to an interpreter's functions through which all calls of an application pass, for
-example those of a web server.
+A frame belongs to the start if its name is known as such and all frames outside it belong to the start. Some names
+count only directly inside such a frame (a C++ thread's std::invoke), some functions only because of what they call (the
+`main` that Rust writes). The same applies to an interpreter's functions through which all calls of an application pass,
+for example those of a web server.
 
 The page shows source lines near all lines that have samples (page.source.js).
 
 A place is a line and the function that contains it. The places of a stack are a chain, stored in a prefix tree of
-chains; frames without source text are not in it. With it the page counts any part of the samples by line.
+chains. Frames without source text have no place. With the chains the page counts any part of the samples by line.
 """
 
 from __future__ import annotations
@@ -59,20 +59,20 @@ _OTHER = re.compile(
     r"|java\.util\.concurrent\.ForkJoin(WorkerThread\.run|Pool\.(runWorker|scan))$"
 )
 _INSIDE = (_RUST, _CPP, _OTHER)
-"""Names of functions that belong to the start of a program only directly inside another start frame."""
+"""Patterns of names of functions that belong to the start of a program only directly inside another start frame."""
 _LONGEST = 4096
-"""Maximum length of a function name that is compared with the patterns for start frames."""
+"""Maximum length of a function name, in characters, that is compared with the patterns for start frames."""
 
 _LIBC_START = re.compile(r"(__libc_start_(main|call_main)|generic_start_main|_start_c$)")
 _CALLS = re.compile(r"std::rt::lang_start|Py_(Bytes|Run)?Main$|pymain_main$|node::Start\b|runtime\.")
-"""Functions whose callers belong to the start of a program if they call nothing else: the `main` of Rust, Python and
-node.
+"""Pattern of functions that prove by themselves that a caller named `main` belongs to the start of a program. Such a
+`main` of Rust, Python or node calls nothing else.
 """
 
 _FRAMEWORK = 0.8
-"""Minimum share of a library function's time in one of its callees, for functions that start a program.
+"""Minimum share of a library function's time in one of its callees, for the function to count as a framework's.
 
-A web server, for example, needs some time itself.
+The share is below 1 because a web server, for example, needs some time itself.
 """
 
 _C_LIBRARY = re.compile(r"(libc|libpthread|ld-linux[-\w]*|ld-musl[-\w]*)[-.\d]*\.so")
@@ -83,18 +83,21 @@ _SCRIPTS = {
     "<frozen runpy>": {"_run_module_as_main", "_run_code", "_run_module_code", "run_path"},
     "concurrent/futures/thread.py": {"_worker", "run"},
 }
-"""Python's functions that start programs: suffix of the file name -> last parts of the functions' names."""
+"""Python's functions that start programs and threads: the end of the file's path, and the last parts of the functions'
+names.
+"""
 
 
 def start_nodes(
     profile: Profile, parent: Sequence[int], levels: Sequence[Level | None], weight: Sequence[int]
 ) -> set[int]:
-    """Return the nodes of a tree whose functions start a program or thread, outside its own first function.
+    """Return the nodes of a tree whose functions start a program or thread, that is, all outside the program's own
+    first function.
 
     Args:
-        parent: (nodes,) parents first.
-        levels: (nodes,) None for the root.
-        weight: (nodes,) value at or below each node.
+        parent: (nodes,) parent of each node; parents come first.
+        levels: (nodes,) function of each node, None for the root.
+        weight: (nodes,) value of the samples at or below each node.
     """
     found: set[int] = set()
     calls: defaultdict[int, list[int]] = defaultdict(list)
@@ -118,8 +121,8 @@ def start_nodes(
 def _framework(
     node: int, levels: Sequence[Level | None], calls: Mapping[int, Sequence[int]], weight: Sequence[int]
 ) -> list[int]:
-    """Return the nodes of a framework's functions through which nearly all time of a program passes: from this node
-    down to the last function of a library. The HTML page can show them as one row.
+    """Return the nodes of a framework's functions through which nearly all time of a program passes: from the given
+    node down to the last function of a library. The HTML page can show them as one row.
     """
     path, length = [], 0
     while (level := levels[node]) is not None and level.kind == FrameKind.INTERPRETER and calls[node]:
@@ -147,8 +150,8 @@ def _by_name(level: Level, outermost: bool) -> bool:
 
 
 def _by_calls(profile: Profile, level: Level, outermost: bool, called: Sequence[Level]) -> bool:
-    """Return True for a frame without a known name that starts a program or thread, as its callee shows: a stripped
-    program's `_start`, libc's `start_thread`, and the `main` of Rust.
+    """Return True if a frame starts a program or thread, judged by what it calls: a stripped program's `_start`, libc's
+    `start_thread` without a name, or the `main` of Rust.
     """
     if level.kind != FrameKind.NATIVE or level.module < 0:
         return False
@@ -159,9 +162,9 @@ def _by_calls(profile: Profile, level: Level, outermost: bool, called: Sequence[
 
 
 _AROUND = 25
-"""Number of source lines that the page shows before and after a line with samples."""
+"""Number of source lines that the flame graph's page shows before and after a line with samples."""
 _MAX_LETTERS = 1 << 20
-"""Maximum number of characters in all source texts of a page; the files with the smallest values are left out."""
+"""Maximum number of characters in all source texts of a page. The files with the smallest values are left out."""
 _WIDEST = 500
 """Maximum number of characters of a source line that the page shows."""
 
@@ -232,7 +235,9 @@ def make_page_source(profile: Profile, functions: Sequence[Function], options: E
 def _excerpts(
     profile: Profile, texts: Mapping[str, SourceText], hits: Mapping[int, set[int]]
 ) -> dict[int, list[object]]:
-    """Return the shown source lines of each file by its number, as in PageSource.document."""
+    """Return the source lines of each file that the page shows, by the file's number, in the form of
+    PageSource.document.
+    """
     shown: dict[int, list[object]] = {}
     room = _MAX_LETTERS
     for at, (path, text) in enumerate(texts.items()):
@@ -261,7 +266,7 @@ def _short(line: str) -> str:
 
 FrameRow = tuple[str, str, int, FrameKind]
 """One entry of a flame graph's table of functions: (name, name of the module or of its group, index into
-Profile.modules or -1, kind), from the function's first frame.
+Profile.modules or -1, kind). The values are those of the function's first frame.
 """
 
 CALLED, INLINED = 1, 2
@@ -274,21 +279,21 @@ class FlameTree:
 
     Attributes:
         frames: One entry for each function: name, module group, module index, kind.
-        application: Whether each function belongs to the application (analysis/function_costs.py).
+        application: For each function, True if it belongs to the application (analysis/function_costs.py).
         parent: Parent of each node; parents come first, node 0 is the root.
         frame: Index into frames of each node, -1 for the root.
         how: CALLED, INLINED or both, for each node.
         start: Nodes that start programs and threads (flamegraph_tree.py).
         trust: Bit set of Trust values of each node.
         place: "file:line" of the heaviest address of each node, or "".
-        places: Number of different "file:line" of each node.
-        leaf: Node of each row; a row is a thread, a leaf and a chain of source lines.
+        places: Number of different values of "file:line" in each node.
+        leaf: Node of each row. A row stands for a thread, a leaf node and a chain of source lines.
         thread: Thread of each row.
         values: One column of values for each value type.
         row: (samples,) int64, row of each sample of the profile.
         functions: Identity of each entry in frames.
         source: Source lines with their text, None if there are none.
-        lines: PageSource.key of each row.
+        lines: Chain of source lines of each row, as in PageSource.key.
     """
 
     frames: list[FrameRow] = field(default_factory=list)
@@ -311,7 +316,7 @@ class FlameTree:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A function of a frame that is about to be added to the flame graph's tree.
+    """A function of a frame that is about to become a node of the flame graph's tree.
 
     Attributes:
         frame: Index into FlameTree.frames.
@@ -327,7 +332,7 @@ class _Row:
 
 
 class _Builder:
-    """A builder of a FlameTree, which stores what is known of a node in addition to the tree's columns."""
+    """A builder of a FlameTree. It stores more about a node than the columns of the tree have."""
 
     def __init__(self, tree: FlameTree) -> None:
         self.tree = tree
@@ -337,8 +342,8 @@ class _Builder:
         self._places: list[set[str]] = [set()]
 
     def child(self, parent: int, row: _Row) -> int:
-        """Return the node of a function below a parent in the flame graph's tree, and add the function's values to the
-        node.
+        """Return the node of a function below a parent in the flame graph's tree. A missing node is added. The
+        function's values are added to the node.
         """
         tree = self.tree
         node = self._children.setdefault((parent, row.frame), len(tree.parent))
@@ -393,8 +398,8 @@ def build_flame_tree(profile: Profile, options: ExportOptions) -> FlameTree:
 
 
 def _weights(parent: list[int], totals: Iterable[tuple[int, int, Sequence[int]]]) -> tuple[list[int], list[bool]]:
-    """Return two lists for the nodes of a stack tree: the primary value at or below each node, and whether any sample
-    is at or below it.
+    """Return two lists for the nodes of a stack tree: the primary value of the samples at or below each node, and
+    whether there is such a sample.
     """
     weight = [0] * len(parent)
     used = [False] * len(parent)
@@ -409,10 +414,10 @@ def _weights(parent: list[int], totals: Iterable[tuple[int, int, Sequence[int]]]
 
 
 def _add_samples(tree: FlameTree, profile: Profile, merged: npt.NDArray[np.int64]) -> None:
-    """Fill those columns of the flame graph's tree that describe single samples.
+    """Fill those columns of the flame graph's tree that describe samples.
 
     Args:
-        merged: (nodes of the profile,) node of the tree that each became.
+        merged: (nodes of the profile's tree,) node of the flame graph's tree that each became.
     """
     key = tree.source.key if tree.source else np.zeros(len(merged), np.int64)
     keys = int(key.max(initial=0)) + 1
@@ -430,7 +435,7 @@ def _add_samples(tree: FlameTree, profile: Profile, merged: npt.NDArray[np.int64
 def _levels(
     tree: FlameTree, ids: dict[Function, int], profile: Profile, frame: Frame, options: ExportOptions
 ) -> list[tuple[int, Level]]:
-    """Return (index into tree.frames, Level) of each function of a frame, outermost first."""
+    """Return for each function of a frame its index into tree.frames and its Level, outermost first."""
     found = []
     named = frame_functions(profile, frame, options)
     for (function, level), is_own in zip(named, are_application(profile, frame) or [False] * len(named), strict=True):
@@ -446,7 +451,7 @@ def _levels(
 
 
 _GROUPS = {FrameKind.KERNEL: "[kernel]", FrameKind.INTERPRETER: "[interpreter]", FrameKind.MARKER: "[cut short]"}
-"""Color groups in the flame graph of frames outside every module."""
+"""Names of the flame graph's color groups for frames that are in no module, by kind of frame."""
 
 
 def _place(level: Level) -> str:

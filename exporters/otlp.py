@@ -30,11 +30,11 @@ MAPPING, LOCATION, FUNCTION, LINK, STRING, ATTRIBUTE, STACK = range(1, 8)
 _SERVICE = "service.name"
 _FRAME_TYPES = {FrameKind.NATIVE: "native", FrameKind.INLINE: "native", FrameKind.KERNEL: "kernel"}
 Sums = list[tuple[int, int, int]]
-"""Type of summed samples of a profile: (thread, leaf node, value) of each."""
+"""Samples of a profile, summed by thread and stack: (thread, leaf node, value) of each sum."""
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """Write a profile as OpenTelemetry's ProfilesData; threads are attributes, regardless of the options."""
+    """Write a profile as OpenTelemetry's ProfilesData. Threads are attributes of samples, whatever the options say."""
     profile = limit_stack_depth(profile, distinct_stacks(profile))
     tables = _Dictionary(profile)
     processes: defaultdict[ProcessKey, list[int]] = defaultdict(list)
@@ -84,7 +84,9 @@ def _profile(profile: Profile, tables: _Dictionary, column: int, process: Proces
 
 
 class _Dictionary:
-    """Tables that all profiles of an OpenTelemetry file share; each entry has the index that its first use gave it."""
+    """The tables that all profiles of an OpenTelemetry file share (ProfilesDictionary). Each entry has the index that
+    its first use gave it.
+    """
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
@@ -122,7 +124,7 @@ class _Dictionary:
         return self._row(STRING, encode_text(text))
 
     def _attribute(self, key: str, value: bytes) -> int:
-        """Return the index of an OpenTelemetry attribute; value is an encoded AnyValue."""
+        """Return the index of an OpenTelemetry attribute. `value` is an encoded AnyValue."""
         return self._row(ATTRIBUTE, encode_number(1, self._string(key)) + encode_data(2, value))
 
     def _texts(self, texts: Mapping[str, str]) -> list[int]:
@@ -175,5 +177,5 @@ def _text(text: str) -> str:
 
 
 def _integer(value: int) -> bytes:
-    """Encode an integer as an OpenTelemetry AnyValue; 0 is written too."""
+    """Encode an integer as an OpenTelemetry AnyValue. A 0 is written too, unlike in other protobuf fields."""
     return encode_varint(3 << 3) + encode_varint(value)

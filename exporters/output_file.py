@@ -1,8 +1,8 @@
 """Atomic replacement of output files, and writing to streams that the user named.
 
 All decisions are made on file descriptors: what exists at a name is inspected and replaced, but never opened. So
-another user who puts a pipe, a device or a link there cannot make pyprof write into it. A link at the name is replaced
-itself; its target stays unchanged.
+another user who puts a pipe, a device or a link there cannot make pyprof write into it. A symbolic link with the
+output's name is replaced by the file; its target stays unchanged.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})")
 
 
 def find_stream(path: str) -> int | None:
-    """Return pyprof's own descriptor that a path names (-, /dev/stdout, the /dev/fd/63 of a shell's >(...)); None for a
-    file.
+    """Return the descriptor of this process that a path names: -, /dev/stdout, or the /dev/fd/63 of a shell's >(...).
+    Return None for the path of a file.
     """
     match = _DESCRIPTOR.fullmatch(path)
     return int(match[1]) if match else _STREAMS.get(path)
 
 
 def write_in_place(path: str, writer: Write) -> bool:
-    """Write output directly to the stream or device that a path names; return False if the path names a file.
+    """Write output directly to the stream or device that a path names. Return False if the path names a file, which is
+    not written.
 
     Raises:
         OSError: Writing failed.
@@ -72,7 +73,7 @@ def stat_entry(path: str, folder: int | None = None) -> os.stat_result | None:
 
 
 def replace_file(path: str, writer: Write) -> None:
-    """Write a file next to path, then rename it to path. The file and its name survive a power failure.
+    """Write a new file next to `path`, then rename it to `path`. The file and its name survive a power failure.
 
     Raises:
         OSError: Writing failed; a previous file is unchanged.
@@ -99,7 +100,7 @@ def replace_file(path: str, writer: Write) -> None:
 
 
 def is_private(path: str) -> bool:
-    """Return True if only root and this user can put names into the folder of path that pyprof would follow."""
+    """Return True if no user but root and this one can put names that pyprof would follow into the folder of a path."""
     try:
         folder = open_folder(os.path.dirname(os.path.normpath(path)) or ".")
     except OSError:
@@ -120,7 +121,7 @@ def _links_are_guarded() -> bool:
 
 
 def open_folder(path: str) -> int:
-    """Open a folder, and refuse links of other users that lead to a folder of a third one.
+    """Open a folder, but refuse symbolic links of other users that lead to a third user's folder.
 
     A user who may write to a folder on the path can put a link there at any moment. A link that belongs to neither root
     nor this user may therefore lead only to its owner's folders.
@@ -170,7 +171,7 @@ def _proc() -> int:
 
 
 def drop_logs(path: str) -> None:
-    """Delete SQLite's logs that a killed recording left next to this file: SQLite would apply them to the new file."""
+    """Delete SQLite's logs that a killed recording has left next to a file: SQLite would apply them to the new file."""
     for left in ("-wal", "-shm"):
         with contextlib.suppress(OSError):
             os.unlink(path + left)
@@ -198,7 +199,7 @@ def create_file(path: str, mode: int) -> int:
 
 
 def open_directory(path: str, how: int = 0) -> int:
-    """Open a folder, to lock it or to sync its names.
+    """Open a folder, to lock it or to sync the names in it.
 
     Args:
         how: Further flags of open(2).
@@ -210,7 +211,7 @@ def open_directory(path: str, how: int = 0) -> int:
 
 
 def _sync_names(folder: int) -> None:
-    """Make the names in a folder, which may be open with O_PATH only, survive a power failure. Do nothing if the folder
+    """Make the names in a folder survive a power failure. The given descriptor may be O_PATH. Do nothing if the folder
     is not readable.
     """
     with contextlib.suppress(OSError):
@@ -222,7 +223,7 @@ def _sync_names(folder: int) -> None:
 
 
 def sync_file(fd: int) -> None:
-    """Make the contents or names that were written to an open file or folder survive a power failure (fsync).
+    """Sync an open file or folder (fsync), so that its contents or names survive a power failure.
 
     Raises:
         OSError: The kernel reports a failure.
@@ -235,6 +236,6 @@ def sync_file(fd: int) -> None:
 
 
 def _umask() -> int:
-    """Return this process's umask. umask(2) cannot read it without changing it for all threads."""
+    """Return this process's umask from /proc: umask(2) cannot read it without changing it for all threads."""
     with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
         return next((int(line.split()[1], 8) for line in status if line.startswith("Umask:")), 0o077)

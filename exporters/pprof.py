@@ -2,15 +2,15 @@
 
 Callers' addresses are already adjusted to the call (Frame.lookup). Thread and process are labels, never frames: `pprof
 -tagroot=process,thread` makes roots of them. The user's labels are labels too. A sample whose interpreter frames could
-not all be matched has a marker frame and the label merge ("partial, 1 run unplaced"). Every label is a string, because
-pprof drops a numeric 0. The primary value is last and is named in default_sample_type.
+not all be matched to native frames has a marker frame and the label merge ("partial, 1 run unplaced"). Every label is a
+string, because pprof drops a numeric 0. The primary value is last and is named in default_sample_type.
 
 The part that a reader needs if it knows all stacks by their digests comes first; the tables of functions and locations
 come after it.
 
 Fields 1000 and 1001 are pyprof's own, and other readers skip them: how each frame was found (in a Location), what the
-recording did, and digests of stacks (in the Profile). importers/pprof_tables.py reads them. Their values are
-texts rather than enum numbers, because the numbers may change. docs/formats.md has the layout.
+recording did, and digests of stacks (in the Profile). importers/pprof_tables.py reads them. The values are texts rather
+than enum numbers, because numbers may change. docs/formats.md has the layout.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ SAMPLE_TYPE, SAMPLE, MAPPING, LOCATION, FUNCTION, STRING_TABLE = 1, 2, 3, 4, 5, 
 TIME_NANOS, DURATION_NANOS, PERIOD_TYPE, PERIOD, COMMENT, DEFAULT_SAMPLE_TYPE = 9, 10, 11, 12, 13, 14
 
 _TOGETHER = 1 << 10
-"""Number of pprof samples that are compressed in one call, which costs as much as a sample."""
+"""Number of pprof samples that are compressed in one call of zlib. A call costs as much as compressing a sample."""
 _SHARED_OBJECT = re.compile(r"\.so($|[._][0-9]+)")
 
 
 EXTRA_FIELD = 1000
-"""Number of pyprof's own field in a Location and in the Profile."""
+"""Number of the protobuf field for pyprof's own data in a pprof Location and in the pprof Profile."""
 MAX_LACKS = 100
-"""Maximum number of problems of modules in the summary's field."""
+"""Maximum number of modules' problems that pyprof's own field in the pprof Profile states."""
 STACKS = 1001
-"""Field of the pprof Profile with the digest of each sample's stack, in the order of the samples
+"""Number of pyprof's own field in the pprof Profile with the digest of each sample's stack, in the order of the samples
 (model/stack_digest.py).
 """
 
@@ -76,8 +76,8 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 
 
 def _merges(profile: Profile, tables: PprofTables) -> dict[int, bytes]:
-    """Return the encoded pprof label for each marker frame that says why interpreter frames were merged only in part,
-    by the frame's index.
+    """Return an encoded pprof label for each marker frame that says why interpreter frames were merged only in part, by
+    the index of the frame.
     """
     return {
         at: tables.label("merge", frame.title.strip("[]").removeprefix("merge: "))
@@ -98,8 +98,8 @@ def _samples(
     A stack without frames has no locations in pprof either.
 
     Args:
-        labelled: Labels by thread, and by frame.
-        digests: Receives the digest of each stack if evidence is written.
+        labelled: Encoded labels by the index of the thread, and by the index of the frame.
+        digests: List to which the digest of each stack is added if evidence is written.
     """
     parent, frame_of = profile.parent.tolist(), profile.frame.tolist()
     labels, partial = labelled
@@ -133,10 +133,10 @@ def _header(profile: Profile, tables: PprofTables) -> bytes:
 
 
 class PprofTables:
-    """Strings, mappings, functions and locations of a pprof file, each with the id that its first use gave it.
+    """The strings, mappings, functions and locations of a pprof file, each with the id that its first use gave it.
 
     Attributes:
-        rows: Encoded MAPPING, FUNCTION and LOCATION fields, each after those that it refers to.
+        rows: Encoded MAPPING, FUNCTION and LOCATION fields. Each stands after the fields to which it refers.
         digests: If evidence is written, the digest of each frame for which location() was called, in that order.
     """
 
@@ -165,8 +165,8 @@ class PprofTables:
         return b"".join(self.label(key, value) for key, value in own.items())
 
     def label(self, key: str, value: str) -> bytes:
-        """Return a label as a field of a pprof sample; nothing for an empty value, which pprof would read as the number
-        0.
+        """Encode a label as a field of a pprof sample. The result is empty for an empty value, which pprof would read
+        as the number 0.
         """
         return (
             encode_data(3, encode_number(1, self.string(key)) + encode_number(2, self.string(value)))
@@ -237,10 +237,10 @@ def _names(line: Line) -> tuple[str, str, str]:
 
 
 def order_modules(modules: Sequence[ModuleInfo]) -> list[int]:
-    """Return the indices of the modules with the main program first: pprof takes the first mapping for the main
-    program.
+    """Return the indices of the modules, with the main program first, because pprof takes the first mapping for the
+    main program.
 
-    The main program is the first one that is a file and not a shared object, as in pprof's own rule (profile.go,
+    The main program is the first module that is a file and not a shared object, as in pprof's own rule (profile.go,
     massageMappings).
     """
     for index, module in enumerate(modules):
@@ -256,8 +256,8 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 def encode_frame_message(frame: Frame) -> bytes:
-    """Encode how a frame was found (its source) as a protobuf message, without the number of the field that contains
-    it.
+    """Encode how a frame was found (its source) as a protobuf message. The number of the field that contains the
+    message is not included.
     """
     parts = [encode_data(1, Trust(frame.trust).label.encode()), encode_data(2, frame.kind.name.lower().encode())]
     mark = frame.mark
@@ -269,8 +269,8 @@ def encode_frame_message(frame: Frame) -> bytes:
 
 
 def encode_summary(summary: Summary) -> bytes:
-    """Encode a recording's summary as pyprof's own field of the pprof Profile: parts of the JSON of --summary, and
-    missing debug information of files.
+    """Encode a recording's summary as pyprof's own field of the pprof Profile. It has parts of the JSON of --summary,
+    and the debug information that object files lack.
     """
     whole = summary.to_json()
     names = ("rate_wanted", "rate_reached", "skipped", "errors", "stops", "not_stopped", "processor")

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """An Exporter whose writer is the function `write` of a module.
+    """An Exporter that imports its writer, the function `write` of a module, at the first use.
 
     Attributes:
-        name: Name for --format.
+        name: Name of the format for --format.
         suffixes: File name suffixes; the first one is the usual one.
         text: True if the format may be written to a terminal.
-        summary: One phrase for --help.
+        summary: Description of the format in one phrase, for --help.
         module: Module of the writer, if it is not pyprof.exporters.<name>.
         gzipped: Compress the writer's output, because the file's name ends in .gz.
     """
@@ -58,10 +58,10 @@ class Format:
 
 
 _AT_ONCE = 1 << 16
-"""Number of bytes that are compressed at a time when an output file is gzipped."""
+"""Number of bytes that are compressed at a time when an output file is written with gzip."""
 
 RECORDING = "recording"
-"""The format of files that --save writes."""
+"""Name of the format of recording files, which --save writes."""
 
 FORMATS: tuple[Format, ...] = (
     Format("flamegraph", (".html", ".htm"), False, "one HTML page that opens offline"),
@@ -92,7 +92,7 @@ FORMATS: tuple[Format, ...] = (
 )
 
 DEFAULT = FORMATS[0]
-"""The output format if neither --format nor a suffix names one."""
+"""The output format that is used if neither --format nor a suffix names one."""
 
 
 def format_names() -> tuple[str, ...]:
@@ -101,7 +101,7 @@ def format_names() -> tuple[str, ...]:
 
 
 def find_format(name: str, path: str = "") -> Format:
-    """Return an output format by its name or by one of its suffixes without the dot ("html").
+    """Return an output format by its name or by one of its suffixes without the dot, such as "html".
 
     Args:
         path: Path of the file, if there is one.
@@ -116,8 +116,8 @@ def find_format(name: str, path: str = "") -> Format:
 
 
 def find_format_for_file(path: str | PathLike[str]) -> Format | None:
-    """Return the output format for a file name, by its longest known suffix and ignoring case; None if there is
-    none.
+    """Return the output format for a file name. The longest known suffix decides, without regard to case; None if no
+    suffix is known.
     """
     name = fspath(path).rsplit("/", 1)[-1].lower()
     matches = [(len(suffix), entry) for entry in FORMATS for suffix in entry.suffixes if name.endswith(suffix)]
@@ -125,7 +125,7 @@ def find_format_for_file(path: str | PathLike[str]) -> Format | None:
 
 
 def _for_file(entry: Format, name: str) -> Format:
-    """Return the output format for a file name: a text format is compressed if the name ends in .gz."""
+    """Return a format adapted to a file name: output in a text format is compressed if the name ends in .gz."""
     if entry.text and name.lower().endswith(".gz"):
         return replace(entry, text=False, gzipped=True)
     return entry
@@ -140,7 +140,7 @@ def save_profile(
     processes: bool = False,
     full_paths: bool = False,
 ) -> None:
-    """Write a profile into a file; see Profile.save."""
+    """Write a profile into a file in the format of its suffix or a named one (see Profile.save)."""
     from pyprof.exporters import output_file
     from pyprof.exporters.base import ExportOptions
 

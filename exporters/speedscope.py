@@ -29,14 +29,14 @@ from pyprof.model.untrusted_text import clean_text, dump_json
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 UNITS = frozenset({"nanoseconds", "microseconds", "milliseconds", "seconds", "bytes"})
-"""Units that speedscope knows; all others become "none"."""
+"""Units of weights that speedscope knows. Other units are written as "none"."""
 
 _AT_ONCE = 4096
-"""Number of samples whose numbers become Python objects at a time when a speedscope file is written."""
+"""Number of samples that are converted to Python objects at a time when a speedscope file is written."""
 
 
 def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
-    """Write a profile as a speedscope file.
+    """Write a profile as speedscope's JSON.
 
     Raises:
         OutputError: A weight is negative (in a difference of two profiles): speedscope refuses such a file.
@@ -77,8 +77,8 @@ def write(profile: Profile, out: BinaryIO, options: ExportOptions) -> None:
 def _groups(
     profile: Profile, options: ExportOptions, weights: npt.NDArray[np.int64]
 ) -> tuple[list[npt.NDArray[np.int64]], list[str], int]:
-    """Return the sample indices and names of the speedscope file's profiles, and the index of the profile that is shown
-    first.
+    """Divide the samples into the profiles of the speedscope file. Return the sample indices of each, their names, and
+    the index of the profile that is shown first.
 
     Samples without weight are left out: speedscope ignores them, and a sleeping thread has many.
     """
@@ -114,8 +114,8 @@ def _title(profile: Profile) -> str:
 
 
 def _frames(profile: Profile, options: ExportOptions) -> tuple[list[dict[str, str | int]], list[bytes]]:
-    """Return speedscope's list shared.frames, and for each frame of the profile its functions' indices in that list as
-    JSON, outermost first.
+    """Return speedscope's list shared.frames. Also return, for each frame of the profile, the indices of its functions
+    in that list as JSON, outermost first.
     """
     index: dict[Function, int] = {}
     seen: list[Counter[tuple[str, str, int]]] = []
@@ -134,7 +134,7 @@ def _frames(profile: Profile, options: ExportOptions) -> tuple[list[dict[str, st
 
 
 def _entry(places: Counter[tuple[str, str, int]]) -> dict[str, str | int]:
-    """Return speedscope's frame of a function, with the file of most of its occurrences.
+    """Return the speedscope frame for a function, with the name and file that most of its occurrences have.
 
     Args:
         places: Number of occurrences by (name, file, line).
@@ -150,7 +150,7 @@ def _entry(places: Counter[tuple[str, str, int]]) -> dict[str, str | int]:
 
 
 def _fragments(profile: Profile, frame_indices: list[bytes]) -> Callable[[int], bytes]:
-    """Make a function that returns the frames of a stack as speedscope's JSON, outermost first, for its leaf node.
+    """Return a function from a stack's leaf node to the frames of the stack as speedscope's JSON, outermost first.
 
     The function caches a few results, because stacks repeat.
     """

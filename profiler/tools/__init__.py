@@ -1,6 +1,7 @@
 """The parts of `inspect`, `symbols` and `doctor`, and those of `report` that read files.
 
-They parse foreign files, so they run in a worker process, which sends back values (session/worker/worker_client.py).
+These parts parse foreign files, so they run in a worker process, which sends back values
+(session/worker/worker_client.py).
 
 breakpad_writer          A writer of a Breakpad symbol file from DWARF, the symbol tables and the unwind tables of an
                          ELF file

@@ -42,7 +42,7 @@ from pyprof.unwind.module_unwind_sources import READERS
 from pyprof.unwind.rules import Source
 
 MAX_RANGES = 200
-"""Maximum number of ranges in one Breakpad INLINE record. Breakpad reads at most 512 words of it."""
+"""Maximum number of address ranges in one Breakpad INLINE record. Breakpad reads at most 512 words of a record."""
 
 NO_FILE = -1
 NO_DEADLINE = Deadline(None)
@@ -54,8 +54,8 @@ class _Body(NamedTuple):
     Attributes:
         address: Address relative to the load address.
         size: Size in bytes.
-        name: Number of its name.
-        own: Number of the function's name in DWARF.
+        name: Number of the function's name in Functions.names.
+        own: Number of the name that DWARF states for the function.
         offset: Offset of its lines and calls in the temporary file.
         length: Length of its lines and calls in bytes.
     """
@@ -69,8 +69,8 @@ class _Body(NamedTuple):
 
 
 class Functions:
-    """All functions in a file's DWARF, as a Breakpad symbol file states them. Addresses are relative to the load
-    address.
+    """All functions that a file's DWARF describes, in the form of a Breakpad symbol file. Addresses are relative to the
+    load address.
 
     Attributes:
         files: Paths by number.
@@ -89,9 +89,9 @@ class Functions:
 
         Args:
             file: The file with the DWARF.
-            symbol: Returns the name of the symbol that begins at an address, "" if there is none. It has priority over
-                DWARF's name, which is short for functions without a linkage name.
-            find_alternate: Finds the file with DWARF that dwz has moved.
+            symbol: Function that returns the name of the symbol that begins at an address, "" if there is none. This
+                name has priority over DWARF's, which is not qualified for functions without a linkage name.
+            find_alternate: Function that finds the file to which dwz has moved shared DWARF.
         """
         self._symbol = symbol
         self._base = file.min_vaddr
@@ -126,9 +126,9 @@ class Functions:
         return list(self._name_numbers)
 
     def records(self, shown: Callable[[str], str]) -> Iterator[bytes]:
-        """Yield the Breakpad FUNC records of all functions, each with its line and INLINE records, ascending.
+        """Yield the Breakpad FUNC records of all functions by ascending address, each with its line and INLINE records.
 
-        Of several at one address, the first is used, marked "m".
+        If several functions begin at one address, the first one is written and marked "m".
         """
         names = self.names
         bodies = self._bodies
@@ -144,7 +144,7 @@ class Functions:
             at = same
 
     def extents(self) -> list[tuple[int, int]]:
-        """Return (start, end) of all functions of the file's DWARF, ascending."""
+        """Return (start, end) of all functions that the file's DWARF describes, ascending."""
         return [(body.address, body.address + body.size) for body in self._bodies]
 
     def _read_unit(self, dwarf: Dwarf, offset: int) -> None:
@@ -167,7 +167,7 @@ class Functions:
             self._bodies.append(_Body(start - self._base, end - start, number, own_number, place, len(body)))
 
     def _lines(self, lines: LineTable, start: int, end: int) -> Iterator[str]:
-        """Yield Breakpad line records of a function, with adjacent records of the same line joined."""
+        """Yield the Breakpad line records of a function. Adjacent records of the same line become one."""
         pending: tuple[int, int, int, int] | None = None
         for low, high, file, line in sorted(lines.rows_between(start, end)):
             number = self._file(lines.file(file))
@@ -186,8 +186,8 @@ class Functions:
         return f"{low - self._base:x} {high - low:x} {line} {file}\n"
 
     def _calls(self, inlines: Inlines, lines: LineTable, function: Subprogram, start: int, end: int) -> Iterator[str]:
-        """Yield the Breakpad INLINE records of a function in the order of the entries: each follows the one around
-        it.
+        """Yield the Breakpad INLINE records of a function in the order of the DWARF entries: an inlined call follows
+        the call that contains it.
         """
         depths: list[int] = []
         for call in inlines.calls(function, NO_DEADLINE):
@@ -216,13 +216,13 @@ def _text(name: bytes) -> str:
 
 
 TABLES = ("eh_frame", "debug_frame", "exidx", "sframe")
-"""Unwind tables in the order in which a Breakpad symbol file gets them. A later one is used only for functions that no
-earlier one covers. SFrame is last, because it describes the fewest registers.
+"""Unwind tables in the order in which they are written to a Breakpad symbol file. A table is used only for functions
+that no earlier one covers. SFrame is last, because it describes the fewest registers.
 """
 
 PIECE = 1 << 13
-"""Size in bytes of one piece of a symbol file's text. A larger piece would need a memory file; hundreds of pieces may
-be in transit.
+"""Size in characters of one piece of a symbol file's text. A larger piece would need a memory file, and hundreds of
+pieces may be on their way from the worker.
 """
 NO_CONTROLS = dict.fromkeys((*range(32), 127), "?")
 
@@ -242,7 +242,7 @@ class SymbolText:
     Attributes:
         store_path: Path of the file in a symbol store.
         text: The text.
-        records: Number of written records by kind, see Written. Only the last piece has it.
+        records: Number of written records by kind (Written.records). Only the last piece has it.
         left_out: Number of records that were left out by reason. Only the last piece has it.
     """
 
@@ -254,19 +254,20 @@ class SymbolText:
 
 @dataclass(frozen=True, slots=True)
 class SymbolsOf:
-    """A one-shot task that returns the Breakpad symbol file of an object file.
+    """A one-shot task for a worker that returns the Breakpad symbol file of an object file.
 
     Attributes:
         path: Path of the object file.
-        name: Name of the file, which the path may not show because symbolic links are resolved.
+        name: Name of the file as the user gave it. The path may have another name, because symbolic links are resolved
+            in it.
     """
 
     path: str
     name: str
 
     def pieces(self, diagnostics: Diagnostics) -> Iterator[SymbolText]:
-        """Yield the text of a Breakpad symbol file. The first piece has no text, and is sent when only the file's
-        identity has been read.
+        """Yield the text of a Breakpad symbol file in pieces. The first piece has no text: it is sent as soon as the
+        file's identity is known.
         """
         written = Written()
         try:
@@ -298,19 +299,19 @@ class SymbolWriter:
 
     Attributes:
         name: Name of the file, as in the MODULE record.
-        id: Its Breakpad identifier.
+        id: Breakpad identifier of the file.
     """
 
     def __init__(self, path: str, name: str = "") -> None:
-        """Open an ELF file for which a symbol file is to be written.
+        """Open an ELF file whose symbol file is to be written.
 
         Args:
             path: Path of the file.
-            name: Name of the file, "" for that in the path.
+            name: Name of the file, "" for the name in the path.
 
         Raises:
             OSError: The file cannot be opened.
-            FormatError: Its format is unknown or it is broken.
+            FormatError: The format of the file is unknown, or the file is broken.
             UnsupportedArchitecture: Breakpad does not support the architecture.
             PyprofError: The file has no identifier.
         """
@@ -328,11 +329,11 @@ class SymbolWriter:
 
     @property
     def store_path(self) -> str:
-        """The path of the symbol file in a symbol store."""
+        """The relative path of the symbol file in a symbol store."""
         return os.path.join(self.name, self.id, f"{self.name}.sym")
 
     def write(self, out: IO[bytes]) -> Written:
-        """Write the Breakpad symbol file.
+        """Write the complete Breakpad symbol file of the object file.
 
         Raises:
             FormatError: The object file is broken.
@@ -389,7 +390,7 @@ class SymbolWriter:
 
     @cached_property
     def _row_at(self) -> dict[int, int]:
-        """The row in the symbol table of each symbol, by the symbol's start address."""
+        """Index of each symbol in the symbol table, by the symbol's start address relative to the load address."""
         rel = self._table.start - np.uint64(self.file.min_vaddr)
         return {start: row for row, start in enumerate(rel.tolist())}
 
@@ -398,7 +399,7 @@ class SymbolWriter:
         return "" if row is None else self._table.name(row)
 
     def _publics(self, functions: list[tuple[int, int]]) -> Iterator[bytes]:
-        """Yield the Breakpad PUBLIC records of symbols that no FUNC covers."""
+        """Yield the Breakpad PUBLIC records of symbols that no FUNC record covers."""
         table = self._table
         starts = np.array([start for start, _ in functions], np.uint64)
         reach = (
@@ -446,7 +447,7 @@ class SymbolWriter:
 
 
 def _shown(names: list[str]) -> Callable[[str], str]:
-    """Return a function that demangles names for a symbol file and replaces control characters, which would end a
+    """Return a function that demangles names for a symbol file. It also replaces control characters, which would end a
     record.
     """
     readable = demangle(names)

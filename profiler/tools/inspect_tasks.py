@@ -17,19 +17,19 @@ from pyprof.problem_counters import Diagnostics
 from pyprof.tools.unwind_table_inspection import Difference, InspectedRow, Inspection, SymbolInspection
 
 PIECE = 1 << 7
-"""Number of rows or differences in one piece of a worker's result. A piece of this size needs no memory file; hundreds
-may be in transit.
+"""Number of rows or differences in one piece of a worker's result. A piece of this size needs no memory file, and
+hundreds of pieces may be on their way from the worker.
 """
 WRONG_FILE = "FILE is a program, a shared library, an object file (.o), a separate debug file or a Breakpad symbol file"
 
 
 @dataclass(frozen=True, slots=True)
 class FileToInspect:
-    """The file that `pyprof inspect` shows.
+    """The file that the user has named for `pyprof inspect`.
 
     Attributes:
         path: Path of an object file or a symbol file.
-        symbols: Places that may have a symbol file for it.
+        symbols: Files and folders that may have a symbol file for the object file.
     """
 
     path: str
@@ -57,7 +57,7 @@ class FileToInspect:
 
 @dataclass(frozen=True, slots=True)
 class ListedSection:
-    """A section of an inspected file. Its address is that in the file (svma)."""
+    """A section of an inspected file. Its address is the one that the file states (svma)."""
 
     name: str
     addr: int
@@ -73,9 +73,9 @@ class FileOverview:
         name: Name of the file.
         arch: Name of the architecture.
         build_id: Build ID, "" if there is none.
-        identity: See Inspection.
+        identity: One line that identifies the file.
         sections: Sections of the file.
-        records: See Inspection.
+        records: Number of records by kind, for a symbol file.
         functions: Number of functions that each source covers, None if its index is broken.
         problems: Descriptions of errors.
         missing: Number of bytes by which the file is truncated.
@@ -94,7 +94,7 @@ class FileOverview:
 
 @dataclass(frozen=True, slots=True)
 class OverviewOf:
-    """A one-shot task that returns the overview of a file for `pyprof inspect`, in one piece."""
+    """A one-shot task for a worker that returns the overview of a file for `pyprof inspect`, in one piece."""
 
     file: FileToInspect
 
@@ -124,7 +124,7 @@ def _problems(inspection: Inspection) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class SomeRows:
-    """A piece of the unwind rows of a file. The last piece has no rows but the fields from `sources` on.
+    """A piece of the unwind rows of a file. The last piece has no rows; instead it has the fields from `sources` on.
 
     Attributes:
         rows: The rows.
@@ -143,13 +143,13 @@ class SomeRows:
 
 @dataclass(frozen=True, slots=True)
 class RowsOf:
-    """A one-shot task that returns unwind rows of a file for `pyprof inspect`.
+    """A one-shot task for a worker that returns unwind rows of a file for `pyprof inspect`.
 
     Attributes:
         file: The file.
-        source: Only rows of this source, "" for all.
-        function: Only rows of this function, "" for all.
-        pc: Only the row of this address in the file, None for all.
+        source: Name of the source whose rows are returned, "" for all sources.
+        function: Name of the function whose rows are returned, "" for all functions.
+        pc: Address in the file whose row is returned, None for all addresses.
     """
 
     file: FileToInspect
@@ -186,8 +186,8 @@ def _holds(row: InspectedRow, svma: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SomeDifferences:
-    """A piece of the differences between two unwind sources. The last piece has none, but states by how many bytes the
-    file is truncated.
+    """A piece of the differences between two unwind sources. The last piece has no differences, but the number of bytes
+    by which the file is truncated.
     """
 
     differences: tuple[Difference, ...]
@@ -196,7 +196,9 @@ class SomeDifferences:
 
 @dataclass(frozen=True, slots=True)
 class DifferencesOf:
-    """A one-shot task that returns the differences between two unwind sources of a file, given by name."""
+    """A one-shot task for a worker that returns the differences between two unwind sources of a file, given by their
+    names.
+    """
 
     file: FileToInspect
     first: str
@@ -213,10 +215,10 @@ Item = TypeVar("Item")
 
 
 def _in_pieces(file: FileToInspect, items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
-    """Yield rows or differences in tuples of at most PIECE.
+    """Yield rows or differences in tuples of at most PIECE elements.
 
     Raises:
-        PyprofError: The file turns out to be broken.
+        PyprofError: The file is broken.
     """
     rest = iter(items)
     try:

@@ -1,4 +1,5 @@
-"""The unwind sections, symbols and frame pointers of each module of a process, for `pyprof doctor`. It stops no thread.
+"""The unwind sections, symbols and frame pointers of each module of a process, for `pyprof doctor`. No thread of the
+process is stopped.
 
 A task (SurveyOf) is sent to a worker with the mappings and the memory of the process, and the worker parses the files.
 """
@@ -28,14 +29,14 @@ MAX_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class CodeSurvey:
-    """The JIT code of a process that one source describes.
+    """The part of a process's JIT code that one source describes, for example a perf map.
 
     Attributes:
         module: Name of the module in a profile.
         count: Number of described pieces of code.
         size: Total size of these pieces in bytes.
         has_rules: True if the source has unwind rules for some of them.
-        pieces: (address, size, name) of the first few.
+        pieces: (address, size, name) of the first few pieces.
     """
 
     module: str
@@ -47,7 +48,7 @@ class CodeSurvey:
 
 @dataclass(frozen=True, slots=True)
 class RunTimeSurvey:
-    """The code of a process that no file contains.
+    """The code of a process that no file contains, such as JIT code, and the sources that describe it.
 
     Attributes:
         unfiled: Number of bytes of executable memory without a file.
@@ -124,7 +125,7 @@ class ProcessSurvey:
 
     Attributes:
         modules: All modules with code in address order. A file that is mapped several times is listed once.
-        code: The code that is described at run time.
+        code: Code that no file contains, such as JIT code.
         tolerated: Counters of tolerated errors.
     """
 
@@ -135,7 +136,7 @@ class ProcessSurvey:
 
 @dataclass(frozen=True, slots=True)
 class SurveyOf:
-    """A one-shot task that returns the survey of a process for `pyprof doctor`, in one piece."""
+    """A one-shot task for a worker that returns the survey of a process for `pyprof doctor`, in one piece."""
 
     space: AddressSpace
 
@@ -192,8 +193,8 @@ def _has(file: ObjectFile, name: str) -> bool:
 
 
 def _frame_pointers(file: ObjectFile, arch: Arch, diagnostics: Diagnostics) -> str:
-    """Return whether the functions of a file keep frame pointers ("yes", "no", "some" or "unknown"), by the CFI after
-    the prologues of some functions.
+    """Return whether the functions of a file keep frame pointers: "yes", "no", "some" or "unknown". The CFI after the
+    prologues of a few functions decides.
     """
     text = file.sections.get(".text")
     keeps, starts = 0, set[int]()

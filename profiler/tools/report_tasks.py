@@ -1,7 +1,7 @@
 """One-shot tasks of `pyprof report` for a worker: the names of a profile's frames, and the instructions of a function.
 
-objdump of binutils shows machine code as instructions. It gets the bytes of one function and an architecture. It never
-gets the object file, which may be foreign: only pyprof's readers read that.
+objdump of binutils disassembles machine code. It gets only the bytes of one function and an architecture. It never gets
+the object file, which may be foreign: only pyprof's readers read that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LINE = re.compile(r"\s*([0-9a-f]+):\t(.*)")
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One machine instruction as text. Its address is that in the file (svma)."""
+    """One machine instruction as text. Its address is the one that the file states (svma)."""
 
     address: int
     text: str
@@ -73,17 +73,17 @@ def _by_objdump(data: bytes, start: int, arch: Arch) -> list[Instruction]:
 
 
 _BEYOND = 64
-"""Number of bytes of code that are shown after the last sampled address of a function whose end is unknown."""
+"""Number of bytes of code that are disassembled after the last sampled address of a function whose end is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamesOf:
-    """A one-shot task that returns a profile with names from files, in one piece.
+    """A one-shot task for a worker that returns a profile with names from files, in one piece.
 
     Attributes:
         profile: The profile, without samples.
-        places: Places of the files.
-        seconds: Maximum time for source lines and inlined functions.
+        places: Folders in which the files are searched.
+        seconds: Maximum time in seconds for source lines and inlined functions.
     """
 
     profile: Profile
@@ -121,14 +121,14 @@ class FunctionCode:
 
 @dataclass(frozen=True, slots=True)
 class CodeOf:
-    """A one-shot task that returns the instructions of a function, in one piece. Addresses are relative to the file's
-    base.
+    """A one-shot task for a worker that returns the instructions of a function, in one piece. Addresses are relative to
+    the file's base.
 
     Attributes:
-        info: The module.
-        places: Places of the files.
-        start: Start of the function.
-        last: Last address that was sampled in it.
+        info: The module that contains the function.
+        places: Folders in which the files are searched.
+        start: Start address of the function.
+        last: Highest sampled address in the function.
     """
 
     info: ModuleInfo
@@ -137,7 +137,7 @@ class CodeOf:
     last: int
 
     def pieces(self, diagnostics: Diagnostics) -> Iterator[FunctionCode]:
-        """Yield the machine instructions of a function.
+        """Yield the machine instructions of the function, as the only piece of the result.
 
         Raises:
             PyprofError: objdump is not installed or does not support the architecture.
@@ -152,7 +152,7 @@ class CodeOf:
 
 
 def _extent(file: ObjectFile, start: int, last: int) -> tuple[int, int]:
-    """Return (start, end) in the file of the function that contains an address."""
+    """Return (start, end) of the function that contains an address, as addresses in the file."""
     table = SymbolTable(read_symbol_sources(file, lambda: None).rows)
     (row,) = table.find(np.array([start], np.uint64)).tolist()
     if row >= 0 and int(table.start[row]) == start and last < int(table.end[row]):

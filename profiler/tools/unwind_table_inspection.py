@@ -1,7 +1,7 @@
 """The content of one file's unwind tables or of a symbol file, for `pyprof inspect`.
 
-Of unwind tables these are counts, rows, and differences between two sources; of a symbol file the number of records of
-each kind, and its rules.
+For unwind tables, the content is counts, rows, and differences between two sources. For a symbol file, it is the number
+of records of each kind, and its unwind rules.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from pyprof.unwind.rules import FunctionRows, Source
 
 @dataclass(frozen=True, slots=True)
 class InspectedRow:
-    """One unwind row of an inspected file. In a function that repeats, start and end are those of the first block
-    (addresses in the file).
+    """One row of an unwind table of an inspected file. In a function whose rows repeat, start and end are addresses in
+    the first block.
     """
 
     start: int
@@ -64,8 +64,8 @@ class InspectedRow:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A range of addresses in the file for which two unwind sources differ. None stands for a source that does not
-    cover it.
+    """A range of addresses in the file for which two unwind sources have different rules. `first` and `second` are None
+    for a source that does not cover the range.
     """
 
     start: int
@@ -75,8 +75,8 @@ class Difference:
 
     @property
     def kind(self) -> str:
-        """The kind of the difference: "differ", "only in the first", "only in the second", or "not comparable" (an
-        expression).
+        """The kind of the difference: "differ", "only in the first", "only in the second", or "not comparable" if a
+        rule is an expression.
         """
         if self.first is None or self.second is None:
             return "only in the second" if self.first is None else "only in the first"
@@ -84,7 +84,7 @@ class Difference:
 
 
 class Inspection:
-    """One object file for `pyprof inspect`. Its unwind sources are opened at the first use.
+    """One object file for `pyprof inspect`. Its unwind sources are opened on first use.
 
     Attributes:
         name: Name for messages.
@@ -99,13 +99,13 @@ class Inspection:
 
         Args:
             path: Path of the file.
-            symbols: Places that may have a Breakpad symbol file for it.
-            diagnostics: Receives counters.
+            symbols: Files and folders that may have a Breakpad symbol file for the object file.
+            diagnostics: Receiver of counters of tolerated errors.
 
         Raises:
             OSError: The file cannot be opened.
-            FormatError: Its format is unknown or it is broken.
-            UnsupportedArchitecture: There are no unwind rules for its machine.
+            FormatError: The format of the file is unknown, or the file is broken.
+            UnsupportedArchitecture: pyprof has no unwind rules for the architecture of the file.
         """
         self.object = open_object_file(path)
         self.name = self.object.name
@@ -124,7 +124,7 @@ class Inspection:
 
     @cached_property
     def sources(self) -> dict[str, Source]:
-        """The unwind sources that the file has, in the order of their use."""
+        """The unwind sources that the file has, by name, in the order in which they are used."""
         found: dict[str, Source] = {}
         for name, reader in self._readers.items():
             try:
@@ -162,7 +162,7 @@ class Inspection:
         """Return a source of unwind rules by its name, such as "eh_frame".
 
         Raises:
-            UsageError: The file has no such table, or it is broken.
+            UsageError: The file has no such table, or the table is broken.
         """
         if name in self.sources:
             return self.sources[name]
@@ -171,8 +171,8 @@ class Inspection:
         raise UsageError(f"{self.name} has no {name}", f"it has: {', '.join(self.sources) or 'none'}")
 
     def count_functions(self, name: str) -> int | None:
-        """Return the number of functions that an unwind source covers; None if its index is broken. Their rows are not
-        decoded.
+        """Return the number of functions that an unwind source covers, without decoding their rows; None if the
+        source's index is broken.
         """
         try:
             return len(self.sources[name].extents()[0])
@@ -185,7 +185,9 @@ class Inspection:
         return SymbolTable(read_symbol_sources(self.object, lambda: None).rows)
 
     def find_functions(self, name: str) -> list[tuple[int, int]]:
-        """Return (start, end) in the file of the functions with this name, in its mangled or demangled form."""
+        """Return (start, end) of the functions with this name, in its mangled or demangled form, as addresses in the
+        file.
+        """
         table = self.symbols
         names = [table.name(row) for row in range(len(table))]
         hits = [row for row, known in enumerate(names) if known == name or known.partition("@")[0] == name]
@@ -205,7 +207,7 @@ class Inspection:
         return demangle([name])[name]
 
     def read_rows(self, names: Iterable[str], ranges: list[tuple[int, int]] | None = None) -> Iterator[InspectedRow]:
-        """Yield the rows of some unwind sources of a file.
+        """Yield rows of the given unwind sources of a file.
 
         Args:
             names: Names of the sources.
@@ -234,17 +236,18 @@ class Inspection:
                 at = max(function.end, at + 1)
 
     def compare_sources(self, first: str, second: str) -> Iterator[Difference]:
-        """Yield the address ranges in which two unwind sources of the file differ, ascending, with equal neighbours
-        joined.
+        """Yield the address ranges for which two unwind sources of the file have different rules, ascending. Adjacent
+        ranges with the same difference are joined.
         """
         return find_differences((self, first), (self, second))
 
 
 def find_differences(*sides: tuple[Inspection, str]) -> Iterator[Difference]:
-    """Yield the address ranges in which two unwind sources differ, ascending, with equal neighbours joined.
+    """Yield the address ranges for which two unwind sources have different rules, ascending. Adjacent ranges with the
+    same difference are joined.
 
     Args:
-        sides: (file, name of the source) of both sides.
+        sides: The two sources, each as (file, name of the source).
     """
     return _joined(_differences(*(_spans(file.source(name).functions(), file.arch) for file, name in sides)))
 
@@ -274,8 +277,8 @@ Span = tuple[int, int, RuleWords]
 
 
 def _spans(functions: Iterable[FunctionRows], arch: Arch) -> list[Span]:
-    """Return the unwind rows of functions as spans that do not overlap, with repeating functions unrolled and equal
-    rules shared.
+    """Return the unwind rows of functions as spans (start, end, rule) that do not overlap. Functions whose rows repeat
+    are unrolled, and equal rules are one object.
     """
     words: dict[object, RuleWords] = {}
     spans: list[Span] = []
@@ -295,8 +298,8 @@ def _spans(functions: Iterable[FunctionRows], arch: Arch) -> list[Span]:
 
 
 def _differences(a: list[Span], b: list[Span]) -> Iterator[Difference]:
-    """Yield a difference for each range between two bounds of either unwind source, in which each has at most one
-    rule.
+    """Yield the differences between the spans of two unwind sources. At each bound of a span a new range begins, so
+    that each source has at most one rule in it.
     """
     bounds = sorted({edge for spans in (a, b) for start, end, _ in spans for edge in (start, end)})
     find_a, find_b = _finder(a), _finder(b)
@@ -323,7 +326,7 @@ STACK_WIN = "stack_win"
 class SymbolInspection(Inspection):
     """The content of one Breakpad symbol file, as `pyprof inspect` shows it.
 
-    Addresses are relative to the module's load address. STACK WIN counts as a source for its rows only.
+    Addresses are relative to the module's load address. STACK WIN records are a source only when rows are listed.
     """
 
     def __init__(self, path: str, diagnostics: Diagnostics | None = None) -> None:
@@ -332,7 +335,7 @@ class SymbolInspection(Inspection):
         Raises:
             OSError: The file cannot be read.
             FormatError: The file is not a symbol file.
-            UnsupportedArchitecture: There are no unwind rules for its architecture.
+            UnsupportedArchitecture: pyprof has no unwind rules for the architecture of the file.
         """
         self.diagnostics = diagnostics or Diagnostics()
         self.file: SymbolFile = open_symbol_file(path, self.diagnostics)
