@@ -6,12 +6,24 @@ import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.warm import run as pyprof
 
-__all__ = ["BUSY", "PYPROF", "SLEEPY", "WITHOUT_BPF", "catches", "newest", "one_sentence", "pyprof", "python"]
+__all__ = [
+    "BUSY",
+    "PYPROF",
+    "SLEEPY",
+    "WITHOUT_BPF",
+    "catches",
+    "has_samples",
+    "newest",
+    "one_sentence",
+    "pyprof",
+    "python",
+    "record_until",
+]
 
 PYPROF = [sys.executable, "-m", "pyprof"]
 
@@ -36,6 +48,30 @@ def python(code: str) -> Iterator[subprocess.Popen[str]]:
 BUSY = "import time\nprint(flush=True)\nend = time.time() + 120\nwhile time.time() < end: sum(range(1000))"
 """Python code of a busy process, which ends by itself if a failed test leaves it behind."""
 SLEEPY = "import time; print(flush=True); time.sleep(600)"
+
+
+def has_samples(done: subprocess.CompletedProcess[str]) -> bool:
+    """Return True if a recording of a running process has samples, which its exit code tells."""
+    return done.returncode == 0
+
+
+def record_until(
+    so: Callable[[subprocess.CompletedProcess[str]], bool], *arguments: str, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `pyprof record` for longer and longer until a condition holds, and return the last run.
+
+    On a busy machine the target may get no processor during a short recording.
+
+    Args:
+        so: The condition on a run.
+        arguments: Arguments of the command, without the duration.
+        cwd: The working directory of the command.
+    """
+    for seconds in ("0.5", "2", "8", "32"):
+        done = pyprof("record", "-d", seconds, *arguments, cwd=cwd, timeout=200)
+        if so(done):
+            break
+    return done
 
 
 def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
