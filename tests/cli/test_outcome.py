@@ -408,7 +408,11 @@ def test_progress_shows_the_remaining_time_within_the_width() -> None:
 
 
 def _on_terminal(
-    *arguments: str, columns: int, apart: bool = False, then: tuple[str, Callable[[], object]] | None = None
+    *arguments: str,
+    columns: int,
+    apart: bool = False,
+    then: tuple[str, Callable[[], object]] | None = None,
+    codes: tuple[int, ...] = (0,),
 ) -> str:
     """Run pyprof on a pseudoterminal and return what it displays.
 
@@ -417,6 +421,7 @@ def _on_terminal(
         columns: Width of the terminal.
         apart: Whether standard output goes elsewhere.
         then: A pattern, and a function to call once when the pattern appears.
+        codes: The exit codes that are expected.
     """
     leader, follower = pty.openpty()
     termios.tcsetwinsize(follower, (24, columns))
@@ -442,7 +447,7 @@ def _on_terminal(
         pass
     finally:
         os.close(leader)
-        assert done.wait(60) == 0, seen
+        assert done.wait(60) in codes, seen
     return seen.decode()
 
 
@@ -466,7 +471,7 @@ def test_terminal_of_80_columns_holds_every_line(spinning: int, tmp_path: Path) 
     out = tmp_path / "a.html"
     for seconds in ("1", "3", "9"):  # on a busy machine a second has too few samples for percentages
         command = ("record", "-r", "499", "-p", str(spinning), "-d", seconds, "-o", str(out))
-        lines = _shown(_on_terminal(*command, columns=80))
+        lines = _shown(_on_terminal(*command, columns=80, codes=(0, 1)))
         if "too few for percentages" not in " ".join(" ".join(lines).split()):
             break
     assert all(len(line) <= 80 or str(out) in line for line in lines), lines
@@ -480,7 +485,12 @@ def test_terminal_of_80_columns_holds_every_line(spinning: int, tmp_path: Path) 
 
 def test_quiet_says_nothing_on_a_terminal(spinning: int, tmp_path: Path) -> None:
     out = tmp_path / "a.html"
-    assert _on_terminal("record", "-q", "-p", str(spinning), "-d", "0.3", "-o", str(out), columns=80) == ""
+    for seconds in ("0.3", "3", "27"):  # without samples, on a busy machine, it writes no page and says why
+        command = ("record", "-q", "-p", str(spinning), "-d", seconds, "-o", str(out))
+        said = _on_terminal(*command, columns=80, codes=(0, 1))
+        if out.exists():
+            break
+    assert said == ""
     assert out.stat().st_size
 
 

@@ -13,10 +13,9 @@ import pytest
 from pyprof.collectors.linux import procfs
 from pyprof.objfile.mapped_object_files import ImageStore
 from pyprof.problem_counters import Diagnostics
-from tests.cli.support import BUSY, PYPROF, python
+from tests.cli.support import BUSY, PYPROF, has_samples, python, record_until
 from tests.live.support.recording import running
 from tests.support import PROGRAMS, build, missing
-from tests.warm import run as pyprof
 
 pytestmark = [pytest.mark.live, pytest.mark.fuzz, pytest.mark.system]
 
@@ -46,7 +45,7 @@ def moving(tmp_path: Path) -> Iterator[int]:
 def recorded(pid: int, tmp_path: Path, *options: str) -> str:
     """Record the process and return the collapsed stacks."""
     out = tmp_path / "a.collapsed"
-    done = pyprof("record", "-p", str(pid), "-d", "0.7", "-o", str(out), *options, timeout=HANGS_S)
+    done = record_until(has_samples, "-p", str(pid), "-o", str(out), *options)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert out.stat().st_size < MAX_BYTES
