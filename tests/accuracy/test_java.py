@@ -83,7 +83,8 @@ def test_loops_with_and_without_safepoints_have_their_shares(tmp_path: Path) -> 
     leaves = [(stack[-1].partition(" / ")[0], count) for stack, count in found.stacks.items()]
     ours = {name: sum(count for leaf, count in leaves if leaf == f"Bias.{name}") for name in ("counted", "polled")}
     samples, share = sum(ours.values()), counted / (counted + polled)
-    assert samples > 100
+    assert samples > 100, leaves
+    assert min(ours.values()) > 0, leaves
     assert abs(ours["counted"] / samples - share) < 5 * (share * (1 - share) / samples) ** 0.5, (ours, before, after)
 
 

@@ -34,19 +34,21 @@ def parent() -> Iterator[int]:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def record(pid: int, folder: Path, *options: str) -> tuple[dict[str, Any], str]:
+def record(pid: int, folder: Path, *options: str, seconds: int = 2) -> tuple[dict[str, Any], str]:
     summary = folder / "summary.json"
-    done = pyprof(
-        "record", "-p", str(pid), "-d", "2", "-o", str(folder / "a.html"), "--summary", str(summary), *options
-    )
+    command = ("record", "-p", str(pid), "-d", str(seconds), "-o", str(folder / "a.html"), "--summary", str(summary))
+    done = pyprof(*command, *options, timeout=120)
     assert done.returncode == (0 if json.loads(summary.read_text())["samples"] else 1), done.stderr
     return json.loads(summary.read_text()), done.stderr
 
 
 def test_time_of_children_that_were_not_followed_is_told(parent: int, tmp_path: Path) -> None:
-    summary, said = record(parent, tmp_path)
+    for seconds in (2, 6, 18):  # until children had a processor, on a busy machine
+        summary, said = record(parent, tmp_path, seconds=seconds)
+        if summary["not_followed"]["children_s"] > 0.3:
+            break
     assert summary["not_followed"]["children_s"] > 5 * summary["not_followed"]["own_s"]
-    assert 0.3 < summary["not_followed"]["children_s"] < 2.5
+    assert 0.3 < summary["not_followed"]["children_s"] < seconds + 0.5
     assert "Children used" in said
     assert "-s records them" in " ".join(said.split())
 
@@ -69,7 +71,10 @@ def test_nothing_was_sampled_beside_busy_children_and_they_are_named_as_the_reas
 
 
 def test_nothing_is_told_of_children_that_were_followed(parent: int, tmp_path: Path) -> None:
-    summary, said = record(parent, tmp_path, "-s")
+    for seconds in (2, 6, 18):
+        summary, said = record(parent, tmp_path, "-s", seconds=seconds)
+        if summary["samples"] > 20:
+            break
     assert summary["samples"] > 20
     assert summary["not_followed"] == {"own_s": 0.0, "children_s": 0.0}
     assert "Children used" not in said

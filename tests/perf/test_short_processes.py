@@ -66,6 +66,6 @@ def test_processes_of_a_millisecond_are_sampled_by_events_by_default(tmp_path: P
 
             found = record(program.pid, folder, "--collector", "auto", "-s", seconds=5, by=OWNER, until=has_work)
             program.communicate()
-    assert has_turned(found)
+    assert has_turned(found), found.summary
     assert has_work(found)
     assert USER_ONLY.reason in [note["reason"] for note in found.summary["notes"]]

@@ -36,6 +36,8 @@ from tests.support import PROGRAMS, build, busy_loops, missing, need
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
 SECONDS = 3.0
+LOSSES = {"samples_lost", "switch_records_lost"}
+"""Counters of records that the kernel dropped, because the profiler got no processor to read them."""
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +162,7 @@ def test_wall_time_of_each_thread_is_the_time_that_passed(program: Path, collect
         # samples of running threads lack late rounds in both collectors
         total = waits.total(thread)
         assert total == pytest.approx(waits.passed, rel=0.04 if collector == "perf" else 0.25), waits.seconds[thread]
-    assert waits.of("spins", "spins") > 0.9 * waits.total("spins")
+    assert waits.of("spins", "spins") > 0.9 * waits.total("spins"), waits.seconds["spins"]
     napped = [waits.of("naps", place) for place in ("nap_short", "nap_long")]
     true = shares(before, after, "nap_short", "nap_long")[1]
     assert napped[1] / sum(napped) == pytest.approx(true, abs=0.07 if collector == "perf" else 0.12)
@@ -233,7 +235,9 @@ def test_thousands_of_switches_a_second_keep_their_places_and_their_time(program
         while effective(seconds for _, seconds in found) < 40:  # on a busy machine few long waits are most of the time
             waits = target.record()
             for thread in ("pings", "pongs"):
-                assert waits.total(thread) == pytest.approx(waits.passed, rel=0.06)
+                assert waits.total(thread) <= 1.06 * waits.passed
+                if not LOSSES & waits.errors.keys():  # on a busy machine the kernel drops records of these threads
+                    assert waits.total(thread) >= 0.94 * waits.passed
             places = ("wait_first", "wait_second")
             found += [(place, s) for stack, s in waits.each["pongs"] for place in places if place in stack]
         after = target.truth()
@@ -279,7 +283,7 @@ def test_windows_have_the_waits_of_their_own_time_on_a_busy_machine(
         for thread in ("endless", "naps"):
             assert waits.total(thread) <= waits.passed * (1 + 1e-6)
             if path != windows[0]:  # before its first check a sleeping thread may count as running
-                assert waits.total(thread) == pytest.approx(waits.passed, rel=0.05)
+                assert waits.total(thread) == pytest.approx(waits.passed, rel=0.05), (thread, path, waits)
 
 
 def test_single_recording_has_all_of_a_sleepers_time_on_a_busy_machine(program: Path, tmp_path: Path) -> None:
