@@ -32,9 +32,9 @@ class LiveProcess:
 
     Attributes:
         pid: Process id in pyprof's pid namespace.
-        tasks: Returns the tids of the process.
+        tasks: Returns the tids of the process's threads in pyprof's pid namespace.
         namespace_tid: Translates a tid to the process's own pid namespace.
-        address_space: Returns the modules as they are now.
+        address_space: Returns the address space of the process with its current modules.
         perf_map: Returns the beginning of the perf map that the process writes, b"" if there is none.
     """
 
@@ -58,8 +58,9 @@ class Detected:
         language: Name of the language, as users call it.
         version: Version of the interpreter, "" if it is not known.
         module: Path of the file that holds the interpreter.
-        unread: Why its functions are not in the stacks, "" if they are.
-        stops: Why its functions need stops (see make_cause), "" if they do not.
+        unread: Reason why functions of the language are missing in stacks, "" if they are not.
+        stops: Reason why its frames can only be read while a thread is stopped by ptrace (text of make_cause), "" if a
+            BPF program can read them.
     """
 
     language: str
@@ -70,8 +71,8 @@ class Detected:
 
     @property
     def sentence(self) -> str:
-        """Return one sentence for users that names the interpreter, its file, and why its functions are missing if they
-        are.
+        """One sentence for users that names the interpreter and its file. It gives the reason if functions of the
+        language are missing in stacks.
         """
         missing = f": {self.language} functions are missing, {self.unread}" if self.unread else ""
         name = f"{self.language} {self.version}".rstrip()
@@ -79,7 +80,7 @@ class Detected:
 
 
 class ProcessReader(StackReader, Protocol):
-    """A reader of an interpreter's frames in one process. It stays valid when the process calls exec."""
+    """A reader of an interpreter's frames in one process. It remains usable after the process has called exec."""
 
     @property
     def module(self) -> str:
@@ -88,16 +89,16 @@ class ProcessReader(StackReader, Protocol):
 
     @property
     def lockless(self) -> bool:
-        """True if the interpreter works without a global lock."""
+        """True if the interpreter has no global lock (GIL)."""
         ...
 
     @property
     def names(self) -> dict[int, str]:
-        """Names that an interpreter gave to the threads of a process, by tid."""
+        """Names that the interpreter gave to threads of the process, by tid."""
         ...
 
     def read_names(self) -> None:
-        """Read the current names of the interpreter's threads."""
+        """Read from the process the names that the interpreter gave to its threads, and store them in `names`."""
         ...
 
     def local_values(self, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
@@ -120,10 +121,11 @@ class InterpreterContext:
     """The context that an interpreter shares with the rest of a recording.
 
     Attributes:
-        symbols: Symbols of object files.
+        symbols: Cache of searches for interpreters' symbols in object files.
         diagnostics: Counters of the recording.
-        book: The functions of all interpreters that the recording has seen.
-        follow_tasks: Put the coroutines of awaiting tasks below a task's own functions.
+        book: Table of the interpreter functions that the recording has seen.
+        follow_tasks: True to show below an asyncio task's own functions the coroutines of the tasks that await it
+            (`--async`).
         stack_size: Maximum size of a stack copy in bytes (`--stack-size`).
     """
 
@@ -139,8 +141,8 @@ class Interpreter:
 
     Attributes:
         language: Name of the language, as users call it.
-        evaluators: Symbol prefixes of the native functions that run the interpreter's code. If one of them is on a
-            stack without any function of the language, functions are missing.
+        evaluators: Symbol prefixes of the native functions that run the interpreter's code. A stack with such a
+            function but without any function of the language is incomplete.
         hint: Command-line option that makes the functions appear, "" if there is none.
     """
 
@@ -152,7 +154,7 @@ class Interpreter:
         self.recording = recording
 
     def detect(self, process: LiveProcess) -> Detected | None:
-        """Return the interpreter that runs in the process, or None.
+        """Return the description of this kind of interpreter if it runs in the process, else None.
 
         Raises:
             NotBegun: The interpreter has not finished its start-up.

@@ -1,8 +1,8 @@
 """Symbols and sections that detect an interpreter in the object files of a process.
 
 Detection code receives a ReadSymbols callable. read_symbols() reads the files in this process; in a recording the
-worker reads them (session/worker/interpreter_symbols.py). KnownSymbols asks only once for each file, even if many
-processes map it.
+worker reads them (session/worker/interpreter_symbols.py). KnownSymbols caches the results, so that each file is
+searched once, even if many processes map it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SYMBOL = np.dtype(
 )
 _MAX_FILES = 4096
 _MAX_COPIES = 4
-"""Maximum number of mappings of one file that are searched for an interpreter. A file that is not found there is not
-found at its others.
+"""Maximum number of mappings of one file that are searched for an interpreter. If a file cannot be found by these
+mappings, others do not help.
 """
 MAX_SYMBOLS = 64
 """Maximum number of symbols of interpreters that are used from one file; a hostile file may have more."""
@@ -39,11 +39,11 @@ class Wanted(NamedTuple):
     A name that does not end in a zero byte matches all symbols that begin with it.
 
     Attributes:
-        needed: A file without this symbol counts as one without the others; b"" if no symbol is searched.
+        needed: A file without this symbol counts as one without the other symbols, too. b"" if no symbol is searched.
         names: Other symbols.
-        section: Name of a section that is also sufficient, "" if there is none.
-        go_functions: Names of functions that are searched only in the function table of Go programs. They are
-            sufficient, too.
+        section: Name of a section that also suffices to detect the interpreter, "" if there is none.
+        go_functions: Names of functions that are searched only in the function table of Go programs. One of them
+            suffices to detect the interpreter, too.
     """
 
     needed: bytes
@@ -83,15 +83,17 @@ class FoundSymbols:
 
 
 ReadSymbols = Callable[[AddressSpace, Sequence[Module], Wanted], Sequence[FoundSymbols | None]]
-"""Function that searches the files of modules in order, and stops after the first file that has anything. None: the
-file was not found.
+"""Function (address space, modules, what is wanted) that searches the files of modules in order, up to the first file
+with a result. It returns a list with one FoundSymbols for each searched file, None for a file that was not found.
 """
 
 
 def read_symbols(
     images: ImageStore, space: AddressSpace, modules: Sequence[Module], wanted: Wanted
 ) -> list[FoundSymbols | None]:
-    """Search the files of modules for symbols in this process (see ReadSymbols). A broken file has nothing."""
+    """Search the files of modules for symbols in this process (see ReadSymbols). A broken file counts as a file without
+    symbols.
+    """
     found: list[FoundSymbols | None] = []
     for module in modules:
         image = images.image(space, module.start)
@@ -117,7 +119,7 @@ class KnownSymbols:
     def find_first(
         self, space: AddressSpace, modules: Sequence[Module], wanted: Wanted
     ) -> tuple[Module, FoundSymbols] | None:
-        """Return the first module whose file has any of the wanted symbols or the section, and what it has."""
+        """Return the first module whose file has any of the wanted symbols or the section, and what was found in it."""
         unknown: list[Module] = []
         copies: Counter[tuple[str, int, str]] = Counter()
         for module in modules:
@@ -141,7 +143,9 @@ class KnownSymbols:
                 self._known[wanted, _file(module)] = find_anchor(module), found
 
     def _of(self, module: Module, wanted: Wanted) -> FoundSymbols | None:
-        """Return the symbols that were found in a module's file, with their addresses in this process."""
+        """Return the symbols that an earlier search found in a module's file, moved to the module's addresses. None if
+        the file was not searched.
+        """
         known = self._known.get((wanted, _file(module)))
         if known is None:
             return None

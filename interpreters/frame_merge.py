@@ -1,12 +1,12 @@
 """Placement of interpreter frames in an unwound native stack, by stack address.
 
-Each run of interpreter frames carries a marker: an address on the C stack of the evaluator call that runs it.
-Exactly one unwound frame has sp <= marker < CFA. The run stands just inside that frame, whatever its function is called
-and whatever other frames are lost. CPython versions without markers have one evaluator call for each frame; the
+Each run of interpreter frames carries a marker: an address on the C stack of the evaluator call that runs it. Exactly
+one unwound frame has sp <= marker < CFA. The run belongs just inside that frame, whatever the frame's function is
+called and whatever other frames are lost. CPython versions without markers have one evaluator call for each frame; the
 address range of its FDE identifies it.
 
-The input is the frames of one walk (pc, sp, exact), its end, and the interpreter's chain. The output is a Merged. No
-run is dropped: a run without a place keeps its order among the others.
+The input is the native frames of one sample (pc, sp, exact), the reason why the walk ended, and the interpreter's
+frames (a Chain). The output is a Merged. No run is dropped: a run without a place keeps its order among the others.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Merged:
     """The result of merge_chain(): the places of interpreter frames in one native stack, and what did not match.
 
     Attributes:
-        inserts: Interpreter frames as StackTable takes them. An index equal to the number of native frames is outside
-            all native frames.
-        unplaced: Number of runs that are placed by their order only.
+        inserts: Interpreter frames, each with the index of the native frame inside which it belongs, as StackTable
+            takes them. An index equal to the number of native frames means outside all of them.
+        unplaced: Number of runs (frames of one evaluator call) that are placed by their order only.
         without_run: Number of evaluator calls without interpreter frames.
         reasons: Bits of model.interpreter_frames.PARTIAL, none if all was matched.
         lacking: Approximate number of missing outermost frames (model.interpreter_frames.Chain.lacking).
@@ -76,7 +76,8 @@ class Evaluators:
     lay.
 
     Compilers split the evaluator, and its symbol may cover only the smaller part. An outdated marker may lie in any
-    function, so a function that was on stacks without a run as often as with one is not an evaluator.
+    function, so a function that was on stacks without interpreter frames as often as with them does not count as an
+    evaluator.
     """
 
     def __init__(self, function_range: FunctionRange) -> None:
@@ -91,7 +92,8 @@ class Evaluators:
         """Count an observation for or against the assumption that the function at a pc is an interpreter's evaluator.
 
         Args:
-            weight: 1 if a marker lay in the function, -1 if the function was on a stack and had no run.
+            weight: 1 if a marker lay in the function's native frame, -1 if the function was on a stack and no
+                interpreter frames belonged to it.
         """
         found = self.find_function(pc, exact)
         if found is None:
@@ -113,8 +115,8 @@ class Evaluators:
         return self._found[key]
 
     def mask_evaluator(self, at: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Return a mask of the code addresses that lie in the interpreter's evaluator. Return addresses must be passed
-        less one.
+        """Return a mask of the code addresses that lie in the interpreter's evaluator. The caller must have decremented
+        return addresses by one.
         """
         found = np.zeros(len(at), np.bool_)
         for start, end in self._ranges:
@@ -139,14 +141,14 @@ class Evaluators:
 def merge_chain(
     pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], end: StackEnd, chain: Chain, evaluators: Evaluators
 ) -> Merged:
-    """Place the runs of an interpreter frame chain in a native stack.
+    """Place the frames of an interpreter in a native stack, one run (the frames of one evaluator call) after the other.
 
     Args:
         pcs: Addresses of the native frames, innermost first.
         sps: Stack pointers of the native frames, 0 where not known.
         exacts: True for frames whose pc is not a return address.
         end: How the native walk ended.
-        chain: Runs of interpreter frames.
+        chain: The interpreter frames of the thread, grouped into runs.
         evaluators: Code ranges of the process's evaluator.
     """
     evaluators.learn_symbols(chain.evaluators)
@@ -215,9 +217,11 @@ def _by_markers(
 def _marked(
     chain: Chain, pcs: Sequence[int], sps: Sequence[int], exacts: Sequence[bool], evaluators: Evaluators
 ) -> Sequence[Run]:
-    """Return the runs of interpreter frames whose markers lie in an evaluator's native frame.
+    """Assign the C stack markers that lie in native frames of the evaluator to the runs of interpreter frames, and
+    return the runs.
 
-    A greenlet begins with a separate marker. The innermost marker may be in the chain before its frame is.
+    There may be one marker more than runs: the evaluator writes the marker before it enters the frame, and a greenlet
+    begins with a separate marker.
     """
     places = [(mark, find_frame(mark, sps, 0)) for mark in chain.marks]
     marks = [mark for mark, at in places if at >= 0 and evaluators(pcs[at], exacts[at])]
@@ -228,10 +232,9 @@ def _marked(
 
 
 def _at_border(at: int, exacts: Sequence[bool]) -> bool:
-    """Return True if the evaluator, in this native frame, may be about to enter its Python frame or may just have left
-    it.
+    """Return True if the evaluator in a native frame may be about to enter its Python frame, or may just have left it.
 
-    The evaluator is then the leaf, or calls one of the few functions that it calls at that point.
+    The evaluator is then the leaf of the stack, or has called one of the few functions that it calls at these points.
     """
     return at <= _BORDER and exacts[0] and not any(exacts[1 : at + 1])
 
@@ -245,7 +248,8 @@ def _leaving(
     """Return the index of the evaluator's native frame that has just removed the marker of the innermost run from the C
     stack. -1 if there is none.
 
-    This is the evaluator inside the next run's frame, if it is the only one there.
+    That frame is the only evaluator frame inside the native frame of the next outer run. If there are several, the
+    result is -1.
     """
     end = next((find_frame(run.marker, sps, 0) for run in others if run.marker), -1)
     places = [at for at in range(max(end, 0)) if evaluators(pcs[at], exacts[at])]
@@ -268,9 +272,10 @@ def find_frame(marker: int, sps: Sequence[int], first: int) -> int:
 def _by_count(
     pcs: Sequence[int], exacts: Sequence[bool], end: StackEnd, chain: Chain, evaluators: Evaluators
 ) -> Merged:
-    """Merge a chain without markers: assign one native call of the evaluator to each interpreter frame, in order.
+    """Place interpreter frames that have no markers: assign one native frame of the evaluator to each of them, in
+    order.
 
-    If the counts differ, the assignment starts at the end that is complete.
+    If the numbers differ, the assignment starts at that end of the stack which is complete.
     """
     places = [at for at in range(len(pcs)) if evaluators(pcs[at], exacts[at])]
     runs = chain.runs

@@ -1,5 +1,5 @@
-"""The functions of interpreters that a recording has seen. A frame is a function's number and a place in the
-function.
+"""The functions of interpreters that a recording has seen. An interpreter frame consists of a function's number in this
+table and a place in the function.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _CHAINS = itertools.count(1)
 
 
 def next_chain_number() -> int:
-    """Return a new number for a chain of interpreter frames that may occur again
-    (model.interpreter_frames.Chain.number).
+    """Return a new number for the interpreter frames of a thread (Chain.number). Equal frames of later samples keep the
+    number.
     """
     return next(_CHAINS)
 
 
 class NamedCode(Hashable, Protocol):
-    """The protocol of a function as its interpreter describes it. Two equal values are the same function, in all
-    processes.
+    """The protocol of an interpreted function, with its name and source lines. Two equal values are the same function,
+    in all processes.
     """
 
     @property
     def language(self) -> str: ...
 
     def line(self, instruction: int) -> Line:
-        """Return the function's name and the source line of an instruction; -1 means that the function has not
-        begun.
+        """Return the function's name and the source line of an instruction; The instruction -1 means that the function
+        has not begun.
         """
         ...
 
@@ -99,7 +99,8 @@ class FunctionTable:
     def drop_unused(self, functions: Set[int]) -> None:
         """Drop the interpreter functions that no frame used in the last two windows.
 
-        A sample that was taken before a window was closed belongs to the next window at the latest.
+        A window is a part of the recording with a profile of its own. A sample that was taken before a window was
+        closed belongs to the next window at the latest.
 
         Args:
             functions: Numbers of the functions in the window that was just closed.
@@ -117,7 +118,7 @@ class FunctionTable:
         return self.code(place.function).line(place.instruction)
 
     def start_numbers_at(self, number: int) -> None:
-        """Set the minimum of function numbers from now on, so that they differ from those that another process gives
-        out.
+        """Set the minimum of function numbers that are given out later, so that they differ from those that another
+        process gives out.
         """
         self._next = max(self._next, number)

@@ -12,16 +12,16 @@ the goroutine's stack to that of the scheduler. Its instructions have stayed the
     cmp curg(%rbx),%rax
     mov sched(%rdx),%rbx or %rsp
 
-Each of these must be there. A version with other instructions has no goroutines' stacks, and its stacks end where the
-runtime leaves them.
+Each of these instructions must be there. For a version with other instructions, stacks end where Go's runtime has
+switched stacks.
 
 Programs that give labels to their goroutines (runtime/pprof) have `runtime_setProfLabel`, which stores them:
 
     mov %rax,labels(%r14)          %r14 is the current g since Go 1.17
 
-`runtime.allgs` lists all goroutines. Each keeps the pc and the sp with which it continues (gobuf), and why it waits
-(Go 1.17 to 1.26, runtime/runtime2.go). Fields after gobuf moved by 8 bytes in Go 1.23 and back in 1.25. Of the two
-layouts that one is used in which all goroutines have possible states and different numbers.
+`runtime.allgs` lists all goroutines. Each goroutine has the pc and the sp with which it continues (gobuf), and the
+reason why it waits (Go 1.17 to 1.26, runtime/runtime2.go). Fields after gobuf moved by 8 bytes in Go 1.23 and back in
+1.25. Of the two layouts that one is used in which all goroutines have possible states and different numbers.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class GoroutineFinder:
         self._known: dict[tuple[str, int, str], GoroutineOffsets | None] = {}
 
     def find_offsets(self, space: AddressSpace) -> GoroutineOffsets | None:
-        """Return the offsets that lead from a thread of a process to its goroutine, or None if it runs no Go that can
-        be read.
+        """Return the offsets that lead from a thread of a process to its goroutine, or None if the process runs no Go
+        program whose runtime can be read.
 
         Raises:
             OSError: The process has ended.
@@ -100,7 +100,7 @@ def decode_offsets(code: bytes, avma: int, space: AddressSpace) -> GoroutineOffs
 
     Args:
         code: The function's code.
-        avma: Its address in the process.
+        avma: Address of the function in the process.
         space: The process, in which a position-independent program has the offset of its thread-local word.
     """
     found = _TLS.search(code)
@@ -125,7 +125,9 @@ def decode_offsets(code: bytes, avma: int, space: AddressSpace) -> GoroutineOffs
 
 
 def decode_labels_offset(code: bytes) -> int:
-    """Return the offset in struct g of its labels, which the code of `runtime_setProfLabel` uses, or 0."""
+    """Return the offset in bytes of a goroutine's labels in struct g, which the code of `runtime_setProfLabel` uses, or
+    0.
+    """
     found = _STORED_LABELS.search(code)
     offset = _signed(found[1]) if found is not None else 0
     return offset if 0 < offset < _MAX_OFFSET and not offset % 8 else 0
@@ -147,12 +149,12 @@ _MAX_STACK = 1 << 30
 _SP, _PC = 56, 64
 _STATUS = (144, 152)
 _NUMBER, _SINCE, _REASON = 8, 24, 32
-"""Offsets of goid, waitsince and waitreason from atomicstatus."""
+"""Offsets in bytes of goid, waitsince and waitreason in Go's struct g, relative to the field atomicstatus."""
 _HEAD = _STATUS[-1] + _REASON + 1
 _SCAN = 0x1000
 _WAITING, _DEAD = 4, 6
 _STATES = {1: "runnable", _WAITING: "waiting", 9: "preempted", 10: "leaked"}
-"""The states of goroutines that no thread runs."""
+"""Names of the states of goroutines that no thread runs, by the value of atomicstatus."""
 _MAX_STATUS = 16
 _MAX_REASON = 64
 _MINUTE_NS = 60_000_000_000
@@ -164,11 +166,11 @@ class WaitingGoroutine(NamedTuple):
     """A goroutine that no thread runs.
 
     Attributes:
-        number: Its number in Go's tracebacks (goid).
-        state: Its state as Go's tracebacks print it, such as "chan receive, 3 minutes".
-        pc: Address at which it continues.
-        sp: Its stack pointer.
-        stack_end: Address after its stack.
+        number: Number of the goroutine in Go's tracebacks (goid).
+        state: State as Go's tracebacks print it, such as "chan receive, 3 minutes".
+        pc: Address at which the goroutine continues.
+        sp: Stack pointer with which the goroutine continues.
+        stack_end: Address after the goroutine's stack.
     """
 
     number: int
@@ -185,9 +187,9 @@ def read_goroutines(
 
     Args:
         read: Reads the memory of the process.
-        symbols: Those of WANTED, by their address in the process.
+        symbols: The symbols of WANTED, with their addresses in the process.
         now_ns: The CLOCK_MONOTONIC time, 0 if it is not known: then no state has the minutes of the wait.
-        diagnostics: Counts goroutines that are left out because there are too many.
+        diagnostics: Counters of the recording, for goroutines that are left out because there are too many.
 
     Raises:
         FormatError: The list or the layout of goroutines is not as expected.
@@ -208,7 +210,9 @@ def read_goroutines(
 
 
 def is_unchanged(read: Read, g: int, goroutine: WaitingGoroutine) -> bool:
-    """Return True if a goroutine still has the same registers: it has not run while its stack was copied."""
+    """Return True if a goroutine still has the registers that were read before, so that it has not run while its stack
+    was copied.
+    """
     return read(g + _SP, 16) == struct.pack("<2Q", goroutine.sp, goroutine.pc)
 
 

@@ -1,7 +1,8 @@
 """The list of supported interpreters and of runtimes that are only detected, and objects that combine all of them.
 
-Some runtimes are only detected, by the file name of their program or library; their functions are not read. Each class
-is a line of data: `evaluators` tells which stacks lack functions, the file names tell where the runtime runs.
+Some runtimes are only detected, by the file name of their program or library; their functions are not read. Each such
+runtime is a small class of data: `evaluators` tells which stacks lack functions, the file names tell where the runtime
+runs.
 """
 
 from __future__ import annotations
@@ -89,14 +90,14 @@ RUNTIMES: tuple[type[RecognisedRuntime], ...] = (PHP, Perl, LuaJIT, Lua, Erlang,
 
 
 KINDS: tuple[type[Interpreter], ...] = (CPython, Ruby, *RUNTIMES)
-"""Supported interpreters, in the order in which they are tried."""
+"""Classes of the supported interpreters, in the order in which a process is examined for them."""
 
 
 @dataclass
 class ProcessReaders:
     """The interpreter readers of one process, combined into one model.interpreter_reader_protocols.StackReader.
 
-    The first reader whose interpreter runs in the process is used; if none runs, the first reader stands for all.
+    Calls go to the first reader whose interpreter runs in the process, or to the first reader if none runs.
 
     Attributes:
         readers: The readers.

@@ -1,14 +1,15 @@
 """asyncio tasks that await the running task, read from the target or from rows of the BPF program.
 
-CPython 3.14 and later state which task awaits another. The thread's own chain already contains the running coroutine
-and those that it awaits. With `--async` the coroutines of the awaiting task, of its awaiting task, and so on stand
-above them. They are read after the stop, while those tasks wait. The chain ends at a task that cannot be read or that
-several tasks await. The BPF program reads the same at its samples (collectors/bpf/awaiters.h).
+CPython 3.14 and later state which task awaits another. The thread's own frames already contain the running coroutine
+and those that it awaits. With `--async`, the coroutines of the awaiting task follow as callers, then those of the task
+that awaits that one, and so on. They are read after the thread's stop, while those tasks wait. The sequence ends at a
+task that cannot be read or that several tasks await. The BPF program reads the same at its samples
+(collectors/bpf/awaiters.h).
 
 Source: struct _Py_AsyncioModuleDebugOffsets, section .AsyncioDebug of _asyncio (Modules/_asynciomodule.c).
 
-In a chain of the BPF program the rows of these coroutines lie between the thread's own frames and the evaluator calls
-that wait on its stack (collectors/bpf/awaiters.h, model.interpreter_reader_protocols.FrameRows).
+In the rows that the BPF program copies, these coroutines lie between the thread's own frames and the frames of
+suspended evaluator calls on its stack (collectors/bpf/awaiters.h, model.interpreter_reader_protocols.FrameRows).
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ _MAX_SLOTS = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class TaskLayout:
-    """Offsets in an asyncio Task of CPython; running_task is an offset in the thread state."""
+    """Offsets in bytes of the fields of an asyncio Task of CPython. running_task is an offset in the thread state
+    (PyThreadState).
+    """
 
     awaited_by: int
     is_set: int
@@ -161,17 +164,17 @@ class Awaiters:
 
 
 TASK_BEGINS = 1
-"""Flag of a row of copied frames with which an asyncio task begins; awaiters.h has the same number."""
+"""Flag in a copied row of the first coroutine of an asyncio task. awaiters.h of the BPF program has the same number."""
 
 
 class ThreadRows(NamedTuple):
-    """The rows of interpreter frames that the BPF program has copied of one thread, with the decoded frames.
+    """Rows that the BPF program has copied of one thread's Python frames, as columns, with the decoded frame of each.
 
     Attributes:
-        places: Decoded frame of each row, None for the interpreter's own.
-        address: avma of the frame; for a coroutine of an awaiting task, of the frame above which it stands.
-        flag: The row's flag.
-        ends: True if the row ends a run.
+        places: Decoded frame of each row, None for frames that belong to the interpreter itself.
+        address: avma of the frame. For a coroutine of an awaiting task, the avma of the frame whose task is awaited.
+        flag: Flag of each row, such as TASK_BEGINS.
+        ends: True if the row is the outermost one of its evaluator call.
     """
 
     places: list[FunctionPlace | None]
@@ -183,8 +186,8 @@ class ThreadRows(NamedTuple):
         """Separate the frame rows of awaiting asyncio tasks from those of the thread's own stack.
 
         Args:
-            awaiting: Number of rows of awaiting tasks; they stand before the waiting ones.
-            waiting: Number of last rows, of evaluator calls that wait on the stack.
+            awaiting: Number of rows of awaiting tasks. They are followed by the `waiting` rows.
+            waiting: Number of rows at the end that belong to suspended evaluator calls on the stack.
 
         Returns:
             (rows of the thread's own stack, rows of awaiting tasks).
@@ -201,8 +204,8 @@ class ThreadRows(NamedTuple):
 
 
 def await_offsets(layout: Layout, tasks: TaskLayout) -> AwaitOffsets | None:
-    """Return the offsets that lead from one awaiting coroutine to the next, or None if this CPython version does not
-    state them.
+    """Return the offsets by which the BPF program finds the coroutines of awaiting tasks, or None if this CPython
+    version does not state them.
     """
     awaits = layout.awaits
     if awaits is None:
@@ -222,11 +225,11 @@ def await_offsets(layout: Layout, tasks: TaskLayout) -> AwaitOffsets | None:
 
 
 def append_coroutines(runs: list[Run], own: ThreadRows, coroutines: ThreadRows) -> list[Run]:
-    """Return runs of interpreter frames with the coroutines of awaiting asyncio tasks appended to each run whose
-    outermost frame belongs to the awaited task.
+    """Append the coroutines of awaiting asyncio tasks to runs of Python frames (the frames of one evaluator call each),
+    and return the runs. A run gets them if its outermost frame belongs to the awaited task.
 
     Args:
-        runs: Runs that were made of the rows in `own`.
+        runs: The runs, decoded from the rows in `own`.
         own: Rows of the thread's own stack.
         coroutines: Rows of the awaiting tasks.
     """
@@ -239,7 +242,9 @@ def append_coroutines(runs: list[Run], own: ThreadRows, coroutines: ThreadRows) 
 
 
 def _above(coroutines: ThreadRows) -> dict[int, tuple[FunctionPlace, ...]]:
-    """Map the address of each frame whose task is awaited to the coroutines of the awaiting tasks, innermost first."""
+    """Return the coroutines of awaiting tasks, innermost first, by the avma of the Python frame whose task is
+    awaited.
+    """
     tasks: dict[int, list[list[FunctionPlace]]] = {}
     for place, above, flag in zip(coroutines.places, coroutines.address, coroutines.flag, strict=True):
         of_frame = tasks.setdefault(above, [])

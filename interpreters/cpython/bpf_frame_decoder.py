@@ -1,8 +1,8 @@
-"""Decoder of the frames that the BPF program has copied, and the offsets that the program needs.
+"""Decoder of the Python frames that the BPF program has copied, and the offsets that the program needs.
 
-All samples of a batch are decoded together. The BPF program (sampler.bpf.c) follows a thread's chain with the offsets
-from find_offsets() and writes a row for each frame. Most rows of a batch differ only in the address of their frame.
-Each distinct row is decoded once and cached.
+All samples of a batch are decoded together. The BPF program (sampler.bpf.c) follows a thread's frames with the offsets
+from find_offsets() and writes a row for each frame. Most rows of a batch differ only in the address of the frame. Each
+distinct row is decoded once and cached.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def find_offsets(layout: Layout, greenlets: bool = False, tasks: TaskLayout | No
 
 
 def _sought(layout: Layout) -> int:
-    """Return how the BPF program finds suspended evaluator calls on a stack for a layout, as a value of
-    FrameOffsets.seeks.
+    """Return the way in which the BPF program searches a stack for suspended evaluator calls of a CPython version, as a
+    value of FrameOffsets.seeks.
     """
     if layout.chain is ChainKind.SHIMS:
         return int(layout.frame.object_link != NONE)
@@ -136,7 +136,9 @@ def _head_texts(layout: Layout) -> int:
 
 
 class _RowKey(NamedTuple):
-    """The contents of a row, without the frame's address, that the BPF program has copied for one interpreter frame."""
+    """The contents that the BPF program has copied of one Python frame, without the frame's address. They are the key
+    of the cache of decoded frames.
+    """
 
     code: int
     instr: int
@@ -171,11 +173,11 @@ class FrameRowReader:
         return self._codes.lost
 
     def chains(self, rows: FrameRows, others: bool = False) -> list[Chain]:
-        """Return the interpreter frame chain of each thread of a batch, in order. Equal rows give the same chain, in
-        all batches.
+        """Return the Python frames (a Chain) of each thread of a batch, in order. Equal rows give the same Chain
+        object, in all batches.
 
         Args:
-            others: See model.interpreter_frames.Chain.
+            others: The C stacks may hold evaluator calls of suspended greenlets (Chain.others).
         """
         self._texts = self._texts_of(rows.texts)
         if self._waiting is not None:
@@ -203,11 +205,11 @@ class FrameRowReader:
         return chain.at(place.instruction, next_chain_number())
 
     def finish_batch(self) -> None:
-        """Note that all rows of a batch were decoded. The next batch begins a new round of CodeHistory."""
+        """Record that all rows of a batch were decoded: the rows of the next batch were sampled later."""
         self._heads.begin_round()
 
     def _decoded(self, rows: FrameRows, others: bool) -> list[Chain]:
-        """Decode the frame chains of threads that are not in the cache."""
+        """Decode the copied Python frames of those threads whose chains of frames are not in the cache."""
         shims, each_marked = self._kind is ChainKind.SHIMS, self._kind is ChainKind.CFRAMES
         ends = rows.flag >= ENTRY_OWNER if shims else rows.flag != 0
         entry = ends & shims
@@ -249,10 +251,11 @@ class FrameRowReader:
         return found
 
     def _texts_of(self, rows: _U64) -> dict[tuple[int, int], list[Text]]:
-        """Return the bytes that the BPF program copied of each code object, by the object's address and hashed head.
+        """Return the bytes that the BPF program copied of each code object, by (the object's address, hash of its first
+        words).
 
-        In the rows a code object stands before the objects that it refers to. A later row may be another code object at
-        the same address.
+        In the rows, a code object precedes the objects to which it refers. A later row may describe another code object
+        at the same address.
         """
         texts = [Text(int(row[0]), row[2:].tobytes()[: int(row[1])]) for row in rows]
         copied: dict[tuple[int, int], list[Text]] = {}
@@ -266,15 +269,16 @@ class FrameRowReader:
     def _places(
         self, rows: FrameRows, entry: npt.NDArray[np.bool_]
     ) -> tuple[list[FunctionPlace | None], npt.NDArray[np.int64]]:
-        """Decode all frame rows of a batch to functions and instructions; the code objects of frames that wait have no
-        copied head.
+        """Decode all copied rows of a batch to functions and instructions. Rows of suspended frames have no copied head
+        of the code object.
 
         Args:
-            rows: m rows of frames.
-            entry: (m,) mask of entry frames.
+            rows: The m rows.
+            entry: Mask of shape (m,): True for entry frames, which run no Python code.
 
         Returns:
-            (distinct frames, (m,) int64 index into them); frames of the interpreter itself are None.
+            (list of the distinct frames, int64 index into the list of shape (m,)). Frames of the interpreter itself are
+            None.
         """
         frames = rows.frames
         if not len(frames):
@@ -319,8 +323,8 @@ class FrameRowReader:
         return self._codes.find_place(code, data, instr, tlbc)
 
     def _knows(self, key: _RowKey) -> FrameRowReader | None:
-        """Return the decoder that has decoded a row with this key before: this one or that of an ancestor process, or
-        None.
+        """Return the decoder that has decoded a row with a given key before: this decoder or that of an ancestor
+        process. None if no decoder has.
 
         The same head at the same address is the same code object. The FunctionTable (functions of all interpreters)
         drops the number of a function that no frame used for a long time; its rows are decoded again.
@@ -341,7 +345,7 @@ class FrameRowReader:
 
         Args:
             code: avma of the code object.
-            head: Hash of the head in a sample.
+            head: Hash of the head that a sample contains.
         """
         known = self._folded.get((code, head))
         if known is not None:
@@ -361,7 +365,9 @@ class FrameRowReader:
     def _runs(
         self, places: list[FunctionPlace | None], address: list[int], ends: list[bool], stands: list[list[int]]
     ) -> tuple[list[Run], str]:
-        """Return the runs of frames of one thread, innermost first, and why frames may be missing."""
+        """Return (the Python frames of one thread grouped by evaluator call, innermost first; the reason why frames may
+        be missing, or "").
+        """
         if self._kind is ChainKind.SHIMS:
             return _by_shims(places, address, ends)
         if self._kind is ChainKind.ENTRIES:
@@ -376,7 +382,9 @@ class FrameRowReader:
 
 
 def _waiting(runs: list[Run], marks: _U64) -> list[Run]:
-    """Mark the runs of frames that belong to suspended evaluator calls (`waits`), by their C stack markers."""
+    """Set Run.waits for the runs of Python frames that belong to suspended evaluator calls, and return all runs.
+    `marks` has the C stack markers of those calls.
+    """
     there = {*marks.tolist()}
     return [replace(run, waits=True) if run.marker in there else run for run in runs]
 
@@ -427,8 +435,8 @@ class CodeHistory:
     """A record of which code objects were at which addresses of one process, and when. Code objects are identified by
     the hash of their head, the part that each sample copies (see hash_words()).
 
-    It serves frames whose code object was not in memory when they were sampled. The code object is known if the same
-    one was at the address before the sample and is there now.
+    It serves frames whose code object was not in memory when they were sampled. Such a code object is known if one with
+    the same head was at its address before the sample and is there now.
 
     Samples come in rounds: all samples of a round are later than those of earlier rounds. A head that a sample
     contained counts for later rounds. A head that was read while a round was decoded counts from the next round but
@@ -446,8 +454,8 @@ class CodeHistory:
         self._met[code] = head
 
     def has_same_head(self, code: int, head: int) -> bool:
-        """Return True if the code object that is at an address now was there already before this round's samples, by
-        its head, and record the head.
+        """Record the head of the code object that is at an address now. Return True if a code object with the same head
+        was there before the current round of samples.
         """
         self._read[code] = head
         return self._before.get(code) == head
@@ -461,8 +469,8 @@ class CodeHistory:
 
 
 class PythonInKernel:
-    """The decoder of CPython frames that a BPF program has copied in one process. Implements KernelReader.
-    The caller inspects the PythonProcess first, which finds the runtime and lists threads.
+    """The decoder of CPython frames that a BPF program has copied in one process. Implements KernelReader. Before that,
+    the caller must call inspect_process() of the PythonProcess, which finds the runtime and lists threads.
     """
 
     def __init__(self, process: PythonProcess, diagnostics: Diagnostics) -> None:

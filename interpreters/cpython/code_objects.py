@@ -1,4 +1,5 @@
-"""Code objects: their names, their line tables, and a cache of those that no stop has to read.
+"""CPython code objects: names, line tables, and a cache of code objects that need not be read while a thread is
+stopped.
 
 Source: Objects/lnotab_notes.txt (3.9), PEP 626 (3.10), Objects/locations.md (3.11 and later). A malformed table is used
 up to its first error.
@@ -7,8 +8,8 @@ The address of a freed code object is reused. Each sample therefore copies the h
 its version if it has one, and the pointers to its names and its line table. The head must have the same contents before
 and after the names are read.
 
-A part of the head of a code object, its identity, distinguishes the objects that have lain at its address. Heads are
-most of the spans that a stop reads. But if an identity is read before a stop, read again after it, and has not changed,
+A part of the head, the identity, distinguishes the code objects that have lain at one address. Heads are most of the
+memory ranges that a stop reads. But if an identity is read before a stop, read again after it, and has not changed,
 then it was the same during the stop. Code objects whose names are known are *settled*: their identities are read after
 the stop. An address at which another code object was once found is never settled again; its head is read in the stop.
 """
@@ -35,7 +36,7 @@ def find_line(kind: LineTableFormat, table: bytes, first: int, instruction: int)
     """Return the source line of a Python instruction, 0 if it has none.
 
     Args:
-        kind: Format of the table.
+        kind: Format of the line table.
         table: The line table.
         first: co_firstlineno.
         instruction: f_lasti in bytes before 3.10, else an index in code units; -1 before the first instruction.
@@ -58,8 +59,8 @@ def find_first_instruction(kind: LineTableFormat, table: bytes, first: int, inst
 
 
 def _lnotab(table: bytes, first: int) -> Iterator[tuple[int, int]]:
-    """Yield (end instruction, line) of each part of a Python line table in the format co_lnotab. Readers of the other
-    formats yield the same.
+    """Yield (end instruction, line) of each part of a Python line table in the format co_lnotab. An end is the offset
+    in bytes after the part.
     """
     line, at = first, 0
     for pair in range(0, len(table) - 1, 2):
@@ -130,9 +131,9 @@ LANGUAGE = "Python"
 _MAX_NAME = 4096
 _MAX_ENTRIES = 1 << 16
 _MAX_SETTLED = 1 << 16
-"""Maximum size in bytes of a Python line table that is searched for each new instruction."""
+"""Maximum size in bytes of a Python line table in which the first instruction of a source line is searched."""
 _HELPERS = frozenset({("__init__", "__init__"), ("<interpreter trampoline>", "<shim>"), ("<shim>", "<shim>")})
-"""Pairs (name, file) of Python frames that the interpreter pushes for itself."""
+"""(function name, file name) of code objects whose frames the interpreter pushes for itself. They are not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ class PythonCode:
     """The names of one CPython code object: function, file and lines, as the profile shows them.
 
     Attributes:
-        hidden: True if the frame is the interpreter's own and is not shown.
+        hidden: True if frames of this code object belong to the interpreter itself and are not shown.
     """
 
     name: str
@@ -182,9 +183,9 @@ class CodeReader:
     """Reader of the code objects of one process.
 
     Attributes:
-        head_at: Offset of the part of a code object that each sample copies.
-        head_size: Size of that part in bytes.
-        identity: Slice of the head that distinguishes code objects.
+        head_at: Offset in bytes of the head, the part of a code object that each sample copies.
+        head_size: Size of the head in bytes.
+        identity: Slice of the head that distinguishes code objects at one address.
         lost: Number of frames whose code object was freed before its name was read.
     """
 
@@ -209,7 +210,8 @@ class CodeReader:
         self.lost = 0
 
     def find_place(self, address: int, head: bytes, instr: int, tlbc: int = 0) -> FunctionPlace | None:
-        """Return the Python frame that runs the code at an address, or None if the frame is the interpreter's own.
+        """Return the Python frame that runs the code at an address, or None if the frame belongs to the interpreter
+        itself.
 
         Args:
             address: avma of the code object.
@@ -294,8 +296,8 @@ class CodeReader:
         return _Entry(identity, index, hidden, address + code.bytecode, size)
 
     def _start(self, address: int, entry: _Entry, tlbc: int) -> int:
-        """Return the address of the instructions of a code object. In free-threaded builds a thread has its own copy of
-        them, with the index `tlbc`.
+        """Return the address of the instructions of a code object. In free-threaded builds, each thread may have its
+        own copy of the instructions, with the index `tlbc`.
         """
         starts = self._tlbc.setdefault(address, {})
         known = starts.get(tlbc)
@@ -319,12 +321,13 @@ _MAX_TOGETHER = 1024
 
 
 class CodeCache:
-    """The code objects of one process whose names are known, so that a stop need not read them. Their identity is
-    checked after the stop.
+    """A cache of the code objects of one process whose names are known. A stop of a thread need not read them; their
+    identity is checked after the stop.
 
     Attributes:
-        heads: Heads by address, as a stop has read them.
-        version: A number that changes when the identity of a cached code object has changed or all were forgotten.
+        heads: The first words (heads) of the code objects by address, as a stop has read them.
+        version: A number that changes when the identity of a cached code object has changed, or when the cache was
+            cleared.
     """
 
     def __init__(self, head_at: int, head_size: int, identity: slice, memory: Memory) -> None:

@@ -2,7 +2,7 @@
 
 Versions insert fields in the middle, so each minor version has its full list of fields here. Source:
 Include/internal/pycore_debug_offsets.h (3.14, 3.15), pycore_runtime.h (3.13). Offsets that the table lacks come from
-the headers (offsetof). runtime_validation.py checks all of them against the process.
+CPython's headers (offsetof). runtime_validation.py checks all of them against the process.
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ FIELDS = {13: _fields(_3_13), 14: _fields(_3_14), 15: _fields(_3_15)}
 """Fields of _Py_DebugOffsets: minor version -> (group, field) of each word after the head, in order."""
 
 FIRST_RELEASES = {15: 0x030F00B4}
-"""Minor version of CPython -> first release that uses the list in FIELDS; earlier test releases have another one."""
+"""Minor version of CPython -> first release that uses the list in FIELDS; earlier alphas and betas have another
+list.
+"""
 
 _LARGE = {"runtime_state", "interpreter_state"}
 _MAX_LARGE, _MAX_SIZE = 1 << 24, 1 << 14
@@ -142,7 +144,7 @@ def minor_of(head: bytes) -> int:
 
 
 def table_size(minor: int) -> int:
-    """Return the size of CPython's whole table of debug offsets in bytes."""
+    """Return the size in bytes of the complete table of debug offsets of a minor version of CPython."""
     return HEAD + 8 * len(FIELDS[minor])
 
 
@@ -237,7 +239,8 @@ def _code(code: Mapping[str, int], free_threaded: bool, shift: int) -> CodeLayou
 
 
 def read_layout(data: bytes) -> Layout:
-    """Return the CPython layout that a debug offsets table states, completed from the headers of its version.
+    """Return the CPython layout that a debug offsets table states, completed by offsets from the headers of its
+    version.
 
     Raises:
         FormatError: The table is broken or its version is not known.

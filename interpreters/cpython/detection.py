@@ -1,7 +1,7 @@
 """Detection of CPython in a process, and the search for its runtime, repeated when its modules change.
 
-Each file is read once. The first process in which a file's CPython ran shows its layout. Another process with the same
-file need not have started, and may have ended.
+Each file is read once. The first process in which a file's CPython ran shows its layout. The layout then holds for
+every process with the same file, even if its CPython has not started or has ended.
 
 The input is address spaces and tids from the collector. The output is a Runtime that was checked against the live
 process, or the reason why there is none.
@@ -37,7 +37,7 @@ class CPythonFileCache:
     """A cache of the place and the layout of CPython in each file, as learned from processes that run it.
 
     Attributes:
-        keys: Last known address of the str that is the key of each name, for PythonThreadNames.
+        keys: Last known address, by text, of each str that PythonThreadNames looks up as a key of a dict.
     """
 
     def __init__(self, symbols: KnownSymbols) -> None:
@@ -52,8 +52,8 @@ class CPythonFileCache:
         self._seen[_file(runtime.located.module)] = runtime
 
     def expected_runtime(self, space: AddressSpace) -> Runtime | None:
-        """Return the CPython runtime that runs or will run in a process, from its modules alone; None if none of their
-        files is known.
+        """Return the CPython runtime that runs or will run in a process, by its modules alone. None if no earlier
+        process has shown the CPython of one of their files.
         """
         for module in space.modules:
             seen = self._seen.get(_file(module))
@@ -78,7 +78,7 @@ class CPythonFileCache:
         return found
 
     def locate(self, space: AddressSpace) -> Located | None:
-        """Return the place of CPython in the modules of a process. Files that other processes have mapped too are not
+        """Return the place of CPython in the modules of a process. A file that was searched for another process is not
         read again.
         """
         modules = [m for m in list_candidates(space) if any(mapping.executable for mapping in m.mappings)]
@@ -132,8 +132,9 @@ class RuntimeFinder:
 
     Attributes:
         runtime: The runtime, None if there is none or it has not started.
-        expected: The runtime that the file holds in other processes, None if no process has run it.
-        refusal: Why the runtime cannot be read, "" if it can be.
+        expected: The runtime that the process has or will have, by other processes with the same file; None if no
+            process has run the file.
+        refusal: Reason why the runtime cannot be read, "" if it can be.
         memory: Reads the process as it is now.
         greenlets: True if the threads' C stacks may hold frames of several greenlets.
     """
@@ -142,7 +143,7 @@ class RuntimeFinder:
         """Create a search for the CPython runtime of one process.
 
         Args:
-            refused: Called once for each refusal.
+            refused: Function that is called with each reason why a runtime cannot be read.
         """
         self.runtime: Runtime | None = None
         self.expected: Runtime | None = None
@@ -180,7 +181,8 @@ class RuntimeFinder:
         """Look for the CPython runtime again after the process's modules have changed: dlopen may bring a runtime or
         keep the old one, exec replaces the program.
 
-        A program that is not position-independent keeps its address after exec. The vDSO moves then.
+        After exec, a program that is not position-independent has the same address. The new address of the vDSO then
+        shows that there was an exec.
         """
         self.space = space
         self.greenlets = any(_GREENLET in module.name for module in space.modules)
@@ -208,7 +210,7 @@ class RuntimeFinder:
             self._refuse(f"{old} is older than CPython 3.8")
 
     def _open(self, located: Located, inner_tids: Callable[[], set[int]]) -> None:
-        """Open the CPython runtime at a known place. One that has not started is tried again later."""
+        """Open the CPython runtime at a known place. A runtime that has not started is tried again later."""
         now = time.monotonic_ns()
         if now < self._open_at:
             return

@@ -1,8 +1,8 @@
 """Copying a Python thread's thread state, frames, and heads of code objects while the thread is stopped.
 
-A stop makes few reads of many spans. What the thread's last sample needed is read at once: its data stack, the frames
-that generators keep elsewhere, and the code objects. Only new objects cost further reads. During the stop nothing is
-decoded that is not needed to find the next frame.
+A stop (by ptrace) makes few reads, each of many memory ranges. What the thread's last sample needed is read at once:
+its data stack, the frames that generators keep elsewhere, and the code objects. Only new objects cost further reads.
+During the stop, only what is needed to find the next frame is decoded.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ from pyprof.interpreters.cpython.thread_snapshot import (
 from pyprof.model.interpreter_reader_protocols import FrameReadPlan, Gather, Span
 
 MAX_FRAMES = 1 << 16
-"""Minimum for the number of Python frames of a thread that are followed; a larger copy limit raises it."""
+"""Maximum number of Python frames of a thread that are followed, unless a larger limit on the stack copy
+(`--stack-size`) raises it.
+"""
 _MIN_FRAME = 64
 MAX_GUESSES = 900
-"""Maximum number of Python code objects, or of frames outside the data stack, that are read because the last sample had
-them.
+"""Maximum number of Python code objects, and of frames outside the data stack, that a stop reads in advance because the
+thread's last sample had them.
 """
 ENTRY_OWNER = 3
 """Smallest owner value of a Python entry frame, which runs no code and lies on the C stack."""
@@ -69,10 +71,10 @@ class Copier:
         """Create a copier of the frames of stopped Python threads.
 
         Args:
-            layout: Layout of the runtime.
-            code_at: Offset of the copied head of a code object.
+            layout: Offsets in the structures of the runtime.
+            code_at: Offset in bytes of the copied head of a code object.
             code_size: Size of the head in bytes.
-            most_stack: Maximum number of bytes of a data stack that are copied.
+            most_stack: Maximum number of bytes that are copied of a thread's data stack, which holds its Python frames.
             settled: Code objects that are not read during a stop.
         """
         self.seeks_greenlets = False
@@ -147,8 +149,8 @@ class Copier:
         return copied
 
     def _first_spans(self, thread: PyThread, habits: ReadHints) -> list[Span]:
-        """Return the memory ranges that a stop copies with its first read: the thread state, the GIL, and what the
-        thread's last sample needed.
+        """Return the memory ranges that a stop copies with its first read: the thread state, the GIL, the garbage
+        collector's flag, and what the thread's last sample needed.
         """
         return [
             (thread.address, 8 * self._thread_words),
@@ -158,8 +160,8 @@ class Copier:
         ]
 
     def plan_read(self, thread: PyThread, habits: ReadHints) -> FrameReadPlan | None:
-        """Return a plan of the memory that the next copy of a Python thread's frames reads, or None if that cannot be
-        predicted.
+        """Return a plan of the memory that the next copy of a Python thread's frames reads, or None if that memory
+        cannot be predicted.
         """
         if self._settled_codes is None:
             return None
@@ -193,15 +195,17 @@ class Copier:
             self._add(copied, self._greenlets.search(waiter, habits.slots, reader), reader.gather)
 
     def _spans(self, habits: ReadHints) -> list[Span]:
-        """Return the ranges of memory that the frames of the thread's last sample needed."""
+        """Return the memory ranges that the Python frames of a thread's last sample needed, as its read hints state
+        them.
+        """
         spans = [(at, min(used + (0 if n else ROOM), size)) for n, (at, used, size) in enumerate(habits.chunks)]
         spans += [(at, self._frames.size) for at in habits.frames]
         spans += [(at + self._code_at, self._code_size) for at in habits.asked]
         return spans
 
     def _first(self, copied: Copied, gather: Gather) -> int:
-        """Return the address of a thread's innermost Python frame, and fill copied.stands with the CFrames of its C
-        stack.
+        """Return the address of a thread's innermost Python frame, and store the CFrames of its C stack in
+        `copied.stands`.
         """
         layout = self._layout.thread
         head = copied.head
@@ -214,8 +218,8 @@ class Copier:
         return copied.stands[0][1] if copied.stands else 0
 
     def _stand(self, copied: Copied, cframe: int, gather: Gather | None) -> None:
-        """Append a CFrame, and all CFrames outside of it, to copied.stands. Without `gather`, only those in memory that
-        is already copied are appended.
+        """Append a CFrame, and all CFrames outside of it, to copied.stands. Without the function `gather` for further
+        reads, stop at the first CFrame that is not copied yet.
         """
         layout = self._layout.thread
         root = copied.thread.address + layout.root_cframe
@@ -234,8 +238,8 @@ class Copier:
             cframe = words[index + (layout.cframe_previous >> 3)]
 
     def _follow(self, copied: Copied, frame: int, loose: dict[int, memoryview], gather: Gather | None) -> None:
-        """Append a Python frame and all of its callers to copied.frames. Without `gather`, only those in memory that is
-        already copied are appended.
+        """Append a Python frame and all of its callers to copied.frames. Without the function `gather` for further
+        reads, stop at the first frame that is not copied yet.
 
         Args:
             copied: The copy.
@@ -286,7 +290,9 @@ class Copier:
                 copied.problem = copied.problem or "a frame's code could not be read"
 
     def _add(self, copied: Copied, found: GreenletFrames, gather: Gather) -> None:
-        """Append the frames of suspended greenlets, which are outside the thread's frame chain, to copied.frames."""
+        """Append the frames of suspended greenlets to `copied.frames`. The thread state does not lead to these
+        frames.
+        """
         if found.replaces:
             copied.frames, copied.stands = [], []
         if found.frames and not copied.frames:
@@ -300,8 +306,8 @@ class Copier:
         self._heads(copied, [at for at in used if at not in copied.codes and at not in self._settled], gather)
 
     def _links(self, copied: Copied) -> bool:
-        """Return True if the CFrames fit to the chain of frames: the frames of the innermost evaluator call end where
-        those of the next CFrame begin.
+        """Return True if the copied CFrames fit the copied frames: the frame after those of the innermost evaluator
+        call is the one that the next CFrame names.
         """
         expected = copied.stands[1][1] if len(copied.stands) > 1 else 0
         flag, shift, entry = self._frames.flag, self._frames.flag_shift, self._entry
@@ -332,8 +338,8 @@ class Copier:
         habits.spans = self._spans(habits)
 
     def finish_copy(self, copied: Copied) -> None:
-        """Append the outer frames of a deep Python stack from memory that a stop has copied. The thread runs again when
-        this is called.
+        """Append the outer frames of a deep Python stack from memory that a stop has copied. It is called after the
+        thread has been continued.
         """
         frame, copied.rest = copied.rest, 0
         # each frame is allocated separately, so none of the rest is in the copy

@@ -1,8 +1,9 @@
 """The frames of one CPython's threads: copied while a thread is stopped, decoded afterwards, cached.
 
-Decoded chains are cached by the rows that gave them. Equal rows give one chain, in all batches. In a service nearly all
-chains are new, but most of them differ from an earlier one only in the innermost frame's instruction. Such chains share
-a trunk, and one chain of a trunk is decoded.
+A chain has all Python frames of one thread at one sample. Chains are cached by the rows from which they were decoded,
+so equal rows give one chain, in all batches. In a server nearly all chains are new. But most of them differ from an
+earlier one only in the innermost frame's instruction. Such chains share a trunk, and only one chain of a trunk is
+decoded.
 """
 
 from __future__ import annotations
@@ -30,16 +31,19 @@ from pyprof.model.interpreter_reader_protocols import FrameReadPlan, FrameRows, 
 
 LOST = "python_function_freed"
 _MAX_PREPARED = 64
-"""Maximum number of new Python threads that are read before their first stop, for versions without a data stack.
+"""Maximum number of new Python threads whose memory is read in advance of their first stop, in versions of CPython
+without a data stack (before 3.11).
 
 The first stop then reads all frames of a deep stack at once.
 """
 _PART = 2
-"""Divisor of --stack-size that gives the part for a Python thread's data stack. Its frames are followed one by one."""
+"""Divisor of --stack-size. The quotient is the maximum number of bytes that are copied of a Python thread's data
+stack.
+"""
 _MAX_CHAINS = 4096
 ChainKey = tuple[SampleState, bool, tuple[int, ...], tuple[tuple[int, int], ...]]
-"""Key of the cache of frame chains: the thread's state; whether greenlets may wait; RunReader.cache_key(); the markers
-on the C stack.
+"""Key of the cache of Python frame chains: (state of the thread, whether suspended greenlets are possible, result of
+RunReader.cache_key() for the copied frames, CFrames on the C stack).
 """
 NO_STACK = memoryview(b"").cast("Q")
 
@@ -69,8 +73,8 @@ class FrameReader:
         self._copied: list[Copied] = []
 
     def prepare(self, states: list[tuple[PyThread, ReadHints]]) -> None:
-        """Read the memory that the first stop of new Python threads will need, for CPython versions without a data
-        stack.
+        """Read the memory that the first stop of new Python threads will need, in versions of CPython without a data
+        stack (before 3.11).
         """
         if self._runtime.layout.thread.chunk == NONE:
             for thread, habit in states[:_MAX_PREPARED]:
@@ -83,7 +87,8 @@ class FrameReader:
         self._copied = []
 
     def copy_frames(self, thread: KnownThread, greenlets: bool, stack: memoryview, base: int, gather: Gather) -> bool:
-        """Copy the frames of a stopped thread (model.interpreter_reader_protocols.StackReader.copy).
+        """Copy the Python frames of a stopped thread, with the arguments of
+        model.interpreter_reader_protocols.StackReader.copy.
 
         Returns:
             True if the thread states still belong to the thread.
@@ -100,8 +105,8 @@ class FrameReader:
         return current
 
     def plan_read(self, thread: KnownThread) -> FrameReadPlan | None:
-        """Return a plan of the memory that the next stop of a Python thread reads, or None if the stop must look at the
-        thread first.
+        """Return a plan of the memory that the next stop of a Python thread reads, or None if that memory cannot be
+        predicted.
         """
         if len(thread.states) != 1 or self.awaiters is not None:
             return None
@@ -149,8 +154,8 @@ class FrameReader:
         return self._remembered(key, self._decoded(state, greenlets))
 
     def _confirm(self, copied: Copied) -> bool:
-        """Read the heads of the code objects that the stop did not read, and return True if all are known and
-        unchanged.
+        """Read now the heads (first words) of the code objects that the stop did not read. Return True if all of these
+        code objects are cached and unchanged.
         """
         settled = self._settled
         late = tuple([at for at in copied.used if at not in copied.codes and at in settled.heads])
@@ -160,7 +165,7 @@ class FrameReader:
 
     def _key(self, state: SampleState, greenlets: bool) -> ChainKey | None:
         """Return the key by which the chain of the last copied frames is cached, without the heads of code objects.
-        None if it cannot be cached.
+        None if the chain cannot be cached.
         """
         copied = self._copied[0]
         found_more = copied.problem or copied.cut or copied.unread or copied.waiting or self.awaiters is not None
@@ -169,8 +174,8 @@ class FrameReader:
         return state, greenlets, self._runs.cache_key(copied), tuple(copied.stands)
 
     def _remembered(self, key: ChainKey, chain: Chain) -> Chain:
-        """Store a complete chain of frames in the cache and return it with its number. An incomplete chain is returned
-        unchanged.
+        """Store a complete chain of Python frames in the cache, and return it with the number that it gets. Return an
+        incomplete chain unchanged.
         """
         functions = frozenset(place.function for run in chain.runs for place in run.frames)
         if chain.problem or UNKNOWN in functions:
@@ -201,8 +206,8 @@ class FrameReader:
         return Chain(tuple(runs), state, problem, evaluators, marked, marks, greenlets, lacking, enough, scattered)
 
     def _settle(self, copied: Copied) -> None:
-        """Add the code objects of a copy to the cache of those that later stops need not read, if their names are
-        known.
+        """Add those code objects of copied frames whose names are known to the cache of code objects that later stops
+        need not read.
         """
         known, heads = self._settled.heads, {}
         for address, words in copied.codes.items():
@@ -259,7 +264,9 @@ class FrameReader:
         return SampleState.HOLDS_LOCK | (SampleState.COLLECTING if busy else SampleState(0))
 
     def _with_awaiters(self, copied: Copied, runs: list[Run]) -> list[Run]:
-        """Append the coroutines of awaiting asyncio tasks to the run of the running task's coroutine."""
+        """Append the coroutines of awaiting asyncio tasks to the run of frames (one evaluator call) that contains the
+        running task's coroutine.
+        """
         awaiters = self.awaiters
         task = awaiters.find_running_task(copied.thread.address) if awaiters is not None else 0
         if awaiters is None or not task:
@@ -273,14 +280,14 @@ class FrameReader:
 
 
 _INSTR_AT = 16
-"""Byte offset of the instruction in a row of FrameRows.frames."""
+"""Offset in bytes of the instruction pointer in a row of FrameRows.frames."""
 
 RowsKey = tuple[bytes, bytes, bytes, bytes, int, bool, bool, int, int, bool]
-"""Key of the cache of frame chains: everything that rows say about one thread.
+"""Key of the cache of Python frame chains: all that the BPF program has copied of one thread's frames.
 
 The parts are: frames, flags, bytecode copies, markers on the C stack, SampleState; whether the chain is broken, whether
-the rows belong to several interpreters; the number of frames that wait and of frames of awaiting tasks; whether other
-evaluator calls may wait.
+the rows belong to several interpreters; the number of suspended frames, and of frames of awaiting tasks; whether the C
+stack may hold suspended evaluator calls.
 """
 
 
@@ -288,7 +295,7 @@ def row_keys(rows: FrameRows, others: bool) -> list[RowsKey]:
     """Return a cache key for each thread's rows of copied frames.
 
     Args:
-        others: See model.interpreter_frames.Chain.
+        others: The C stacks may hold evaluator calls of suspended greenlets (Chain.others).
     """
     frames, flag, stands = rows.frames.tobytes(), rows.flag.tobytes(), rows.stands.tobytes()
     tlbc = rows.tlbc.tobytes() if rows.tlbc.any() else b""
@@ -303,7 +310,7 @@ def row_keys(rows: FrameRows, others: bool) -> list[RowsKey]:
 
 
 def row_states(rows: FrameRows) -> npt.NDArray[np.int64]:
-    """Return the SampleState of each thread's copied rows as an int64 array."""
+    """Return the state of each thread at its sample (bits of SampleState) as an int64 array."""
     states = SampleState.INTERPRETED * np.ones(len(rows.holds), np.int64)
     states[rows.holds] |= SampleState.HOLDS_LOCK
     states[rows.holds & rows.collecting] |= SampleState.COLLECTING
@@ -311,20 +318,22 @@ def row_states(rows: FrameRows) -> npt.NDArray[np.int64]:
 
 
 def _trunk(key: RowsKey) -> RowsKey:
-    """Return the key of the trunk of a chain: the chain's cache key without the instruction of the innermost frame."""
+    """Return the cache key of a Python frame chain without the instruction of its innermost frame. Chains with an equal
+    result share a trunk.
+    """
     frames = key[0]
     return frames[:_INSTR_AT] + frames[_INSTR_AT + 8 :], *key[1:]
 
 
 class _Known(NamedTuple):
-    """A cached chain of frames, with the numbers of all its functions."""
+    """A cached chain of Python frames, with the function numbers (FunctionTable) of all its frames."""
 
     chain: Chain
     functions: frozenset[int]
 
 
 class ChainCache:
-    """A cache of the decoded frame chains of one process.
+    """A cache of decoded chains of Python frames in one process. A chain has all frames of a thread at one sample.
 
     The FunctionTable (functions of all interpreters) drops the number of a function that no frame used for a long time.
     The chains of such a function are decoded again.
@@ -372,7 +381,7 @@ class ChainCache:
         """Decode the chains of frames whose keys are not in the cache, and return them by key.
 
         Args:
-            fresh: Index of one thread for each key.
+            fresh: Index of one thread in the batch for each key.
         """
         trunks = {key: _trunk(key) for key in fresh}
         first = {trunk: key for key, trunk in reversed(trunks.items()) if self._find(self._trunks, trunk) is None}
@@ -397,7 +406,9 @@ class ChainCache:
         decoded: Callable[[list[int]], list[Chain]],
         trunks: dict[RowsKey, RowsKey],
     ) -> dict[RowsKey, Chain]:
-        """Decode chains of frames, put those that have a number into the cache, and return all by key."""
+        """Decode the chains of frames with the given cache keys, put the numbered ones into the cache, and return all
+        of them by key.
+        """
         made = dict(zip(keys, decoded([fresh[key] for key in keys]), strict=True)) if keys else {}
         for key, chain in made.items():
             if chain.number:

@@ -57,8 +57,8 @@ class RunReader:
         )
 
     def read_runs(self, copied: Copied) -> list[Run]:
-        """Group a copied chain of Python frames into runs, one for each evaluator call, innermost first. If the runs
-        cannot be told apart, copied.problem says so.
+        """Group the copied Python frames of a thread into runs, one for each evaluator call, innermost first. If the
+        runs cannot be separated, set `copied.problem` to a text that says so.
         """
         if self._chain is ChainKind.SHIMS:
             runs = list(self._by_shims(copied))
@@ -110,8 +110,8 @@ class RunReader:
             yield Run(self._stand(copied, stands, innermost), tuple(run))
 
     def _places(self, copied: Copied) -> list[FunctionPlace | None]:
-        """Decode all copied Python frames, and return them in the same order, with None for entry frames. A recursion
-        has many frames of few functions.
+        """Decode all copied Python frames, and return them in the same order, with None for entry frames. Equal frames
+        are decoded once, because a recursion has many frames of few functions.
         """
         code, instr, shims = self._code, self._instr, self._chain is ChainKind.SHIMS
         tlbc = self._tlbc if self._tlbc >= 0 else code
@@ -129,7 +129,8 @@ class RunReader:
     def _stand(self, copied: Copied, stands: list[tuple[int, int]], innermost: int) -> int:
         """Return the CFrame of the evaluator call with a given innermost Python frame, 0 if there is none.
 
-        The CFrame, and all CFrames inside of it, are removed from `stands`.
+        The CFrame, and all CFrames inside of it, are removed from the list `stands` of (CFrame, Python frame that it
+        names).
         """
         for at, (cframe, frame) in enumerate(stands):
             if frame == innermost:
@@ -151,7 +152,7 @@ class RunReader:
             yield Run(marker, () if place is None else (place,))
 
     def read_frame(self, copied: Copied, words: memoryview, at: int) -> FunctionPlace | None:
-        """Decode one copied Python frame; return None if it is the interpreter's own."""
+        """Decode one copied Python frame; return None if it belongs to the interpreter itself."""
         code = words[at + self._code] & self._mask
         instr = words[at + self._instr] >> self._instr_shift & self._instr_mask
         tlbc = words[at + self._tlbc] >> self._tlbc_shift & 0xFFFFFFFF if self._tlbc >= 0 else 0
@@ -159,10 +160,10 @@ class RunReader:
 
 
 def sort_runs(runs: list[Run]) -> list[Run]:
-    """Sort runs of frames of several interpreters, which a thread runs inside one another, by C stack marker: innermost
-    first.
+    """Sort runs of Python frames (one per evaluator call) by C stack marker, innermost first. A thread may run several
+    interpreters inside one another.
 
-    A run without a marker (of a chain that was not read to its end) stays behind the run before it.
+    A run has no marker if the frames of its interpreter were not read to the end. It stays behind its predecessor.
     """
     marks: list[int] = []
     for run in runs:

@@ -1,10 +1,11 @@
 """Suspended greenlets of CPython 3.11, by the CFrames on a C stack or in rows of the BPF program.
 
-The CFrames of a greenlet lead to the thread's outermost CFrame, the root. A CFrame names the innermost frame of its
-evaluator call.
+CPython's evaluator puts a CFrame on the C stack at each call. It names the innermost Python frame of that call and the
+next outer CFrame. The CFrames of a greenlet lead to the thread's outermost CFrame, the root.
 
-The BPF program copies the frames of everything that may be a CFrame outside the thread's own ones. This module decides
-which of them wait. It searches the copy of the stack as it does for a thread that ptrace has stopped.
+The BPF program copies the frames of all stack words that may be CFrames, besides the thread's own CFrames. This module
+decides which of these evaluator calls are suspended. It searches the copy of the stack as it does for a thread that
+ptrace has stopped.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from pyprof.model.interpreter_reader_protocols import FrameRows
 _U64 = npt.NDArray[np.uint64]
 _STEPS_A_SCAN = 8
 _AROUND = 24
-"""Number of stack words on each side of a CFrame that are compared; most of them belong to its evaluator's C frame."""
+"""Number of stack words on each side of a CFrame that is_more_alike() compares. Most of them belong to the evaluator's
+C frame.
+"""
 
 
 class CFrameSearch:
@@ -53,7 +56,9 @@ class CFrameSearch:
         return not _places(_region(thread.stack, first), thread.address + self._root)
 
     def search(self, thread: SwitchedThread, slots: Slots, reader: StoppedMemory) -> GreenletFrames:
-        """Return the suspended evaluator calls on the stack outside the thread's chain; the search needs no slots."""
+        """Return the frames of suspended evaluator calls on the stack, to which the thread state does not lead. The
+        argument `slots` is not used.
+        """
         search = Search(self._frames, thread, reader)
         own = max((cframe for cframe, frame in thread.stands if frame), default=0)
         first = (own - thread.base + self._outer >> 3) + 1 if own else 0
@@ -70,11 +75,11 @@ class CFrameSearch:
         return search.found
 
     def _activations(self, search: Search, own: int, first: int) -> dict[int, tuple[int, list[LocatedFrame]]]:
-        """Return the suspended evaluator calls on a stack as a dict: by CFrame, the Python frame that it names and all
-        frames of its evaluator call.
+        """Return the suspended evaluator calls on a stack as a dict: by CFrame, (the Python frame that it names, all
+        frames of its evaluator call).
 
         Args:
-            search: The search.
+            search: The search, whose budget of steps is used up.
             own: The running evaluator's CFrame.
             first: Index of the first stack word to search.
         """
@@ -109,7 +114,9 @@ class CFrameSearch:
         return {cframe: known[cframe] for cframe in known.keys() - copies}
 
     def _entered(self, search: Search, top: int) -> tuple[list[LocatedFrame], int]:
-        """Return the frames from `top` to the outermost one of its evaluator call, and the frame after that."""
+        """Return (the Python frames of one evaluator call from the frame `top` outwards, the caller of the outermost
+        one). The result is ([], 0) if `top` is not the innermost frame of a suspended call.
+        """
         frames: list[LocatedFrame] = []
         frame = top if top and search.calls(top) else 0
         while frame and len(frames) < MAX_RUN and search.spend_steps():
@@ -124,10 +131,11 @@ class CFrameSearch:
 
 
 def is_more_alike(stack: memoryview, own: int, one: int, other: int) -> bool:
-    """Return True if the stack words around one CFrame resemble those around the evaluator's own CFrame more than those
-    around another CFrame do.
+    """Return True if the stack words around the CFrame `one` resemble those around `own`, a CFrame of the running
+    evaluator, more than those around `other` do.
 
-    All calls of the evaluator lay out their C frame alike; many words are equal. Arguments are indexes into the stack.
+    All calls of the evaluator lay out their C frame alike, so many words are equal. CFrames are given as indexes into
+    the stack.
     """
 
     def alike(at: int) -> int:
@@ -151,12 +159,12 @@ def _places(region: _U64, word: int) -> list[int]:
 _CALLS = np.uint64(1 << 8)
 _OUTER_SHIFT = np.uint64(8)
 _NO_HEIGHT = 0xFFFF_FFFF
-"""Value of the stack depth field of a frame that calls native code."""
+"""Value of the field for the evaluation stack's depth, in a Python frame that is calling native code."""
 
 
 class WaitingRows:
-    """A filter of the rows that the BPF program copied of evaluator calls which may wait on a stack. It keeps those
-    that really wait.
+    """A filter of the rows that the BPF program has copied of possibly suspended evaluator calls on a stack. It keeps
+    the rows of calls that are suspended.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -164,8 +172,8 @@ class WaitingRows:
         self._search = CFrameSearch(layout)
 
     def filter_rows(self, rows: FrameRows) -> FrameRows:
-        """Return the frame rows of a batch in which only evaluator calls that really wait remain, innermost first, with
-        their CFrames.
+        """Return the copied rows of a batch, in which only really suspended evaluator calls remain besides the threads'
+        own frames. The suspended calls are ordered innermost first and have their CFrames.
         """
         if not rows.waiting.any():
             return rows
@@ -206,11 +214,11 @@ class WaitingRows:
         """Search the copied stack of one sample for suspended evaluator calls.
 
         Args:
-            places: Rows of frames that may wait.
-            marks: The thread's own CFrames.
+            places: Indexes of the rows of frames that may be suspended.
+            marks: The thread's own CFrames: pairs of (CFrame, Python frame that it names).
 
         Returns:
-            The suspended evaluator calls, and the rows of their frames.
+            (the suspended evaluator calls, the indexes of the rows of their frames).
         """
         copy = rows.copies[lane]
         memory = _RowMemory(self._words, rows.frames[places.start : places.stop], copy.links)
@@ -221,7 +229,7 @@ class WaitingRows:
 
 class _RowMemory:
     """The memory of a stopped thread, as a search for greenlets reads it (StoppedMemory), made from the rows that the
-    BPF program has copied. It converts the rows back to the target's frame layout.
+    BPF program has copied. It converts the rows to the layout of frames in the target.
 
     Attributes:
         width: Number of words of each frame.

@@ -1,16 +1,17 @@
 """Suspended greenlets on a thread's C stack, by entry frames (CPython 3.12 and later) or by CFrames.
 
-A greenlet begins on the C stack of the greenlet that started it. While it runs, the thread state does not know its
-parent's frames. The search finds what they left on the stack: entry frames in 3.12 and later,
-CFrames in 3.11 (greenlet_cframes.py). The greenlet library, when it shows the frames of suspended stacks, removes the
-entry frames from their chain and keeps the links in the frame objects. These objects also prove that a frame is alive.
+A greenlet begins on the C stack of the greenlet that started it. While it runs, the thread state does not lead to its
+parent's frames. The search finds what the evaluator calls of the parent left on the stack: entry frames in 3.12 and
+later, CFrames in 3.11 (greenlet_cframes.py). When the greenlet library shows the frames of suspended stacks, it removes
+the entry frames from the chain of frames and keeps the links in the frame objects. These objects also prove that a
+frame is alive.
 
 The search runs while the thread is stopped. What the last search found is copied with everything else, so that it costs
 no separate read.
 
-All entry frames name the same instruction. Each one names the innermost frame of the next evaluator call outside it. In
-3.12 a CFrame names the innermost frame of all. In later versions a register does, which some function saved on the
-stack between the two: the search accepts those words whose frames lead to that very entry frame.
+All entry frames name the same instruction. Each one names the innermost frame of the next outer evaluator call. For the
+innermost suspended call, a CFrame names that frame in 3.12. In later versions only a register does, which some function
+saved on the stack. The search accepts those stack words whose frames lead to the call's entry frame.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from pyprof.interpreters.cpython.layout import NONE, Layout
 from pyprof.lazy_dataclasses import dataclass, field
 
 Slots = dict[int, tuple[int, int]]
-"""Entry frame -> (address of the stack word that held the address of its evaluator call's innermost frame, that
-address).
+"""Places at which the innermost frames of suspended evaluator calls were found. avma of the call's entry frame ->
+(address of the stack word that held the frame's avma, that avma).
 """
 LocatedFrame = tuple[memoryview, int, int]
 """Place of a Python frame in copied memory: (words, index of its first word, avma)."""
@@ -44,8 +45,8 @@ class StoppedMemory(Protocol):
     """The protocol by which a search for greenlets reads the memory of a stopped thread."""
 
     def read(self, avma: int, size: int) -> tuple[memoryview | None, int]:
-        """Return 64-bit words of the stopped thread's memory and the index of the first one wanted, or (None, 0) if
-        they cannot be read.
+        """Return (64-bit words of the stopped thread's memory, index of the word at the wanted address), or (None, 0)
+        if they cannot be read.
         """
         ...
 
@@ -56,8 +57,8 @@ class StoppedMemory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SwitchedThread:
-    """A thread with greenlets as a search for the suspended ones begins: the frame chain of the greenlet that runs, and
-    the copied C stack.
+    """The input of a search for suspended greenlets of a thread: the Python frames of the running greenlet, and the
+    copied C stack.
 
     Attributes:
         address: avma of the thread state.
@@ -81,13 +82,12 @@ class GreenletFrames:
     """The frames of suspended greenlets that a search of a stack found.
 
     Attributes:
-        frames: As Copied.frames.
-        stands: As Copied.stands.
+        frames: (words, index of its first word, avma) of each frame, innermost first.
+        stands: (avma, Python frame that it names) of each CFrame, innermost first.
         objects: avma of other memory that was read.
-        markers: Markers of the evaluator calls that wait.
-        replaces: True if `frames` begins with the frames of the chain itself, because the chain lacked its entry frames
-            or
-            has a CFrame that stands for no evaluator call.
+        markers: C stack markers of the suspended evaluator calls.
+        replaces: True if `frames` begins with the frames of the chain itself, because that chain lacked its entry
+            frames or has a CFrame that stands for no evaluator call.
     """
 
     frames: list[LocatedFrame] = field(default_factory=list)
@@ -110,7 +110,8 @@ class GreenletSearch(Protocol):
         """Search the stack of a stopped thread for suspended greenlets.
 
         Args:
-            slots: Slots of the thread's last sample; the search replaces them.
+            slots: Stack words in which the search at the thread's last sample found frames (Slots). The search replaces
+                them by those that it finds.
         """
         ...
 
@@ -138,7 +139,7 @@ class FrameWords:
         self.has_height = layout.minor < 14
 
     def flags(self, words: memoryview, at: int) -> int:
-        """Return the owner of a Python frame (3.12 and later), or 1 if it is the outermost of its evaluator call
+        """Return the owner of a Python frame (3.12 and later), or 1 if the frame is the outermost of its evaluator call
         (3.11).
         """
         return int(words[at + self.flag] >> self.flag_shift & 0xFF)
@@ -156,7 +157,7 @@ class Search:
         self._left = MAX_STEPS
 
     def spend_steps(self, steps: int = 1) -> bool:
-        """Use up steps of the search's budget, and return True while steps are left."""
+        """Count steps against the limit of the search, and return False when the limit is exceeded."""
         self._left -= steps
         return self._left >= 0
 
@@ -192,17 +193,17 @@ _MAX_CANDIDATES = 256
 _WORDS_A_STEP = 8
 _LAST_OWNER = 7
 _NEAR = 0x400
-"""Distance in bytes within which an evaluator's CFrame and its entry frame lie."""
+"""Maximum distance in bytes on the C stack between the CFrame and the entry frame of one evaluator call."""
 _BEHIND = 128
-"""Number of words after the beginning of a Python frame among which the frame that it calls begins."""
+"""Maximum distance in words on the data stack from the beginning of a Python frame to the frame that it calls."""
 
 
 class EntrySearch:
     """A search for suspended greenlets in CPython 3.12 and later. It finds them by entry frames on the stack, and
     learns what the entry frames of one process look like.
 
-    It learns their instruction and code, the distance to their CFrame, and the memory region of frames outside the
-    stack. entry_owner is the smallest owner value of an entry frame.
+    It learns the instruction and code of entry frames, their distance to the CFrame, and the memory region of frames
+    that are not on the C stack. `entry_owner` is the smallest value of the field `owner` in an entry frame.
     """
 
     def __init__(self, layout: Layout, entry_owner: int) -> None:
@@ -227,8 +228,8 @@ class EntrySearch:
         return thread.stack[first : first + MAX_REGION].tobytes().find(self._mark[0].to_bytes(8, "little")) < 0
 
     def search(self, thread: SwitchedThread, slots: Slots, reader: StoppedMemory) -> GreenletFrames:
-        """Return the suspended evaluator calls on the stack outside the thread's chain, and remember their slots for
-        the next sample.
+        """Return the frames of suspended evaluator calls on the stack, to which the thread state does not lead. Store
+        in `slots` where they were found, for the next sample.
         """
         first = top = 0
         if thread.frames:
@@ -246,11 +247,12 @@ class EntrySearch:
         return search.found
 
     def _entries(self, search: Search, first: int, top: int, known: Slots, slots: Slots) -> None:
-        """Find all suspended evaluator calls outside the thread's chain and add them to search.found.
+        """Find all suspended evaluator calls on the stack, besides the thread's own calls, and add them to
+        search.found.
 
         Args:
             first: Index of the first stack word to search.
-            top: The running frame if the chain lacks its entry frame, else 0.
+            top: avma of the running frame if the thread's own frames lack their entry frame, else 0.
         """
         stack, base, found = search.thread.stack, search.thread.base, search.found
         running, low = top, first
@@ -345,9 +347,10 @@ class EntrySearch:
 
         Args:
             search: The search.
-            near: Indexes of the words between this evaluator call and the one inside it; the entry frame is at its end.
-            last: The slot of the last sample.
-            slots: Receives the slot that was found.
+            near: Indexes of the stack words between the next inner entry frame and that of this call, which is at the
+                end of the range.
+            last: The stack word that was found for this call at the last sample, and its value (Slots).
+            slots: Receives the stack word that was found, and its value.
         """
         stack, base = search.thread.stack, search.thread.base
         entry = base + 8 * near.stop
@@ -380,8 +383,8 @@ class EntrySearch:
     def _called(self, search: Search, frame: int, entry: int) -> list[LocatedFrame] | None:
         """Return the frames of a suspended evaluator call whose outermost frame was called by `frame`.
 
-        That is the next frame in memory that names `frame` as its caller. Its address may be on no stack word, if it is
-        in a register that no function had to save.
+        The called frame is the next one in memory that names `frame` as its caller. No stack word need have its
+        address, because the address may be in a register that no function had to save.
         """
         behind, at = search.reader.read(frame, 8 * _BEHIND)
         if behind is None or not search.spend_steps():
@@ -409,7 +412,7 @@ class EntrySearch:
         """Return the frames of a suspended evaluator call from `top` outwards, if `top` is still in use: its frame
         object points back to it.
 
-        A frame that was left has no object, or one that no longer points to it.
+        A frame that has returned has no frame object, or one that no longer points to it.
         """
         words, at = search.read(top)
         if words is None or not search.link(words[at + self._frames.object], top, []):

@@ -54,8 +54,8 @@ class CPython(Interpreter):
         return is_own(module)
 
     def find_compiled_code(self, name: str) -> PythonCode | None:
-        """Return the Python function of a perf trampoline. The trampoline's name does not say at which line the
-        function is.
+        """Return the Python function of a perf trampoline. The result has no line, because the trampoline's name has
+        none.
         """
         if not name.startswith(_TRAMPOLINE):
             return None

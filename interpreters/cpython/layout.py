@@ -18,8 +18,8 @@ NONE = -1
 
 
 class ChainKind(IntEnum):
-    """The way in which a CPython version links a thread's frames, and what its evaluator leaves on the C stack for each
-    call.
+    """The way in which a version of CPython links the frames of a thread, and what its evaluator leaves on the C stack
+    at each call.
     """
 
     OBJECTS = 0  # 3.8, 3.9: PyFrameObjects, one evaluator call each, nothing on the C stack
@@ -204,9 +204,9 @@ class Layout:
     """Layout of one version and build of CPython.
 
     Attributes:
-        gil_holder: Offset within the GIL.
-        gil_locked: Offset within the GIL.
-        awaits: None before 3.14.
+        gil_holder: Offset in the GIL of the thread state that holds it.
+        gil_locked: Offset in the GIL of the flag that says whether it is held.
+        awaits: Offsets from a coroutine to the one that it awaits, None before 3.14.
     """
 
     minor: int
@@ -253,8 +253,8 @@ _OBJECTS_3_8 = ObjectLayout(
 )
 
 OBJECTS_3_12 = replace(_OBJECTS_3_8, text_ascii=40, text_compact=56, long_tag=16, cached_keys=880)
-"""Layout of objects in GIL builds of CPython 3.12 and later; later versions replace what their own table of offsets
-states.
+"""Layout of objects in GIL builds of CPython 3.12 and later; for later versions, the offsets that their own table
+states replace these.
 """
 
 _3_8 = Layout(

@@ -1,8 +1,8 @@
 """Reads of words, Python objects and local variables in another process. All reads are bounded.
 
-Unreadable memory raises Unreadable, because the caller knows its purpose. The objects are strings, bytes, types,
-tuples, dicts and integers. Source: unicodeobject.h, dictobject.c. In PyDictKeysObject, 3.11 and later state the kind of
-the entries; earlier versions state the size of the table.
+Unreadable memory raises Unreadable: only the caller knows for what the memory was needed. The objects are strings,
+bytes, types, tuples, dicts and integers. Source: unicodeobject.h, dictobject.c. In PyDictKeysObject, 3.11 and later
+state the kind of the entries; earlier versions state the size of the table.
 
 Local variables of a frame become bounded text, without running code of the target. Values of names that look secret are
 not read unless the user asks for them.
@@ -22,7 +22,7 @@ from pyprof.model.untrusted_text import REDACTED, looks_secret, without_secrets
 _U64 = struct.Struct("<Q").unpack
 _U32 = struct.Struct("<I").unpack
 ADDRESSES = 1 << 64
-"""End of the address space. An address that a running target's memory contains, plus an offset, may lie beyond it."""
+"""End of the address space, 2**64. The sum of an address from a target's memory and an offset may lie beyond it."""
 
 
 class Unreadable(Exception):
@@ -30,13 +30,13 @@ class Unreadable(Exception):
 
 
 class Memory:
-    """Reader of a process's current memory. The process runs, so the contents may change a moment later."""
+    """A reader of a process's current memory. The process runs, so the contents may change a moment later."""
 
     def __init__(self, read: ReadMemory) -> None:
         self._read = read
 
     def change_space(self, read: ReadMemory) -> None:
-        """Read from another address space of the process from now on."""
+        """Set the function that later reads use, for example after the process has called exec."""
         self._read = read
 
     def read_available(self, avma: int, size: int) -> bytes:
@@ -94,7 +94,9 @@ class CopiedMemory(Memory):
         self._copied: Sequence[Text] = ()
 
     def prefer_texts(self, texts: Sequence[Text]) -> None:
-        """Set the copies that take precedence over current memory. There must be few of them."""
+        """Set the copies of memory ranges that take precedence over current memory. They are searched one by one, so
+        there must be few.
+        """
         self._copied = texts
 
     def _now(self, avma: int, size: int) -> bytes:
@@ -132,7 +134,9 @@ _MANAGED_DICT, _INLINE_VALUES = 1 << 4, 1 << 2
 
 
 class Objects:
-    """A reader of Python objects in one process; minor is the CPython version, for differences that are not offsets."""
+    """A reader of Python objects in one process. `minor` is the minor version of CPython, for differences that are not
+    in the layout.
+    """
 
     def __init__(self, memory: Memory, layout: ObjectLayout, minor: int) -> None:
         self.memory = memory
@@ -315,13 +319,15 @@ MAX_SHOWN_ITEMS = 8
 MAX_SHOWN_CHARACTERS = 80
 MAX_DEPTH = 3
 _READ_TEXT = 1024
-"""Maximum number of characters or bytes that are read of a variable's text, to find what of it is secret."""
+"""Maximum number of characters or bytes that are read of a Python str or bytes variable. More are read than shown, so
+that secrets are recognized.
+"""
 
 
 class LocalReader:
     """A reader of Python local variables in one process.
 
-    redact replaces the values of names that look secret.
+    With `redact`, the values of names that look secret are replaced.
     """
 
     def __init__(self, memory: Memory, layout: Layout, redact: bool) -> None:

@@ -1,7 +1,7 @@
 """CPython in one process as an interpreters.base.ProcessReader.
 
-It finds the runtime, lists threads, and reads frames. Its input is modules and tids from the collector, and memory that
-stops have copied. Its output is chains.
+PythonProcess finds the runtime, lists threads, and reads frames. Its input is modules and tids from the collector, and
+memory that was copied while a thread was stopped. Its output is a Chain of Python frames for each sample.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PythonProcess:
         """Create a reader of one process's Python threads and frames.
 
         Args:
-            programs: Cache of what is known about files.
+            programs: Cache of the place and layout of CPython in each file.
             namespace_tid: Translates a tid to the process's own pid namespace.
         """
         self._recording = recording
@@ -194,8 +194,8 @@ class PythonProcess:
         return self.frames.take_chain(self._finder.greenlets) if self.frames is not None else None
 
     def local_values(self, tid: int, redact: bool) -> list[tuple[FunctionPlace, dict[str, str]]]:
-        """Read the local variables of a Python thread while it runs; the caller compares the frames with those that
-        were sampled.
+        """Read the local variables of a Python thread's current frames while the thread runs. The caller must compare
+        these frames with the sampled ones.
         """
         if self.frames is None:
             return []

@@ -33,7 +33,7 @@ class Located:
     Attributes:
         module: Module that holds the runtime.
         runtime: Address of _PyRuntime.
-        size: Size of its symbol, 0 if not known.
+        size: Size of the symbol _PyRuntime in bytes, 0 if not known.
         version: Address of Py_Version, 0 if there is none.
         code_type: Address of PyCode_Type, 0 if there is none.
         minor: Minor version from the file's name, -1 if the name has none.
@@ -51,7 +51,7 @@ class Located:
 
 
 def find_old_python(space: AddressSpace) -> str:
-    """Return the name of a module whose name is that of a CPython before 3.8, "" if there is none."""
+    """Return the name of a module that is a CPython before 3.8, by its file name. "" if there is none."""
     return next((m.name for m in space.modules if _OLD.match(m.name)), "")
 
 

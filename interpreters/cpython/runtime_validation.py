@@ -43,9 +43,9 @@ class PyThread:
         address: Address of the PyThreadState.
         tid: The kernel's tid in the process's own pid namespace, 0 if it was not found.
         ident: threading.get_ident(), the pthread_t.
-        interpreter: Address of its interpreter.
-        interpreter_id: Number of its interpreter.
-        gil: Address of its GIL, 0 if there is none.
+        interpreter: Address of the thread's interpreter (PyInterpreterState).
+        interpreter_id: Number of the thread's interpreter, 0 for the main one.
+        gil: Address of the GIL that the thread needs, 0 if there is none.
         collecting: Address of the garbage collector's flag.
     """
 
@@ -92,7 +92,8 @@ class Runtime:
 
         Args:
             tasks: Returns True for a tid of the process.
-            is_known: Ends an interpreter's list at the first thread for which it returns True. The newest is first.
+            is_known: Function of a thread. The list of an interpreter, newest thread first, is read up to the first
+                thread for which it returns True.
 
         Raises:
             Unreadable: A list cannot be read.
@@ -132,9 +133,11 @@ def read_tid(memory: Memory, ident: int, tasks: Callable[[int], bool]) -> int:
 
 
 def open_runtime(located: Located, memory: Memory, tasks: Callable[[int], bool]) -> Runtime | None:
-    """Open a CPython runtime; return None if it has no interpreter yet or the process is gone.
+    """Check a CPython runtime against the process's memory and return it. Return None if the runtime has no interpreter
+    yet or the process has ended.
 
-    The process changes its lists while they are read. A contradiction therefore counts only if every attempt meets it.
+    The process changes its lists while they are read. A contradiction therefore counts only if each of several attempts
+    finds one.
 
     Raises:
         UnreadRuntime: The runtime cannot be read.

@@ -19,11 +19,15 @@ from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.interpreter_reader_protocols import FrameReadPlan, Gather, PlacedSpan, Span
 
 MAX_IN_STOP = 2048
-"""Maximum number of Python frames that are followed during a stop. The rest of a deep stack is followed in the copy."""
+"""Maximum number of Python frames that are followed while a thread is stopped. The rest of a deep stack is followed
+later, in the copied memory.
+"""
 MAX_SCATTERED = 1024
-"""Maximum number of Python frames that are followed during a stop for versions without a data stack.
+"""Maximum number of Python frames that are followed while a thread is stopped, in versions of CPython without a data
+stack.
 
-There, each frame is a separate read and the rest is in no copy. Python's default recursion limit is 1,000.
+In these versions each frame is a separate read, and the frames beyond the limit are in no copied memory. Python's
+default recursion limit is 1,000.
 """
 MAX_FAILURES = 16
 """Number of unreadable code objects in one sample after which no more of them are read."""
@@ -36,11 +40,11 @@ class ReadHints:
     them at once.
 
     Attributes:
-        chunks: (avma, bytes used, bytes there) of the data stack's chunks, newest first.
+        chunks: (avma, used bytes, size in bytes) of each chunk of the data stack, newest first.
         frames: avma of frames and objects outside the data stack.
         codes: avma of code objects.
         asked: Those code objects whose heads are read during a stop.
-        spans: All of these as spans, computed between stops; empty if they must be computed again.
+        spans: All of these as memory ranges, computed between stops; empty if they must be computed again.
         slots: Stack words that named frames of suspended greenlets (see greenlets.Slots).
     """
 
@@ -60,7 +64,7 @@ class Copied:
         thread: The thread state.
         head: Words of the thread state.
         frames: (words, index of its first word, avma) of each frame, innermost first.
-        codes: Heads of code objects by address.
+        codes: Heads (first words) of code objects by address.
         stands: (avma, frame that it names) of each CFrame, innermost first.
         lock: Words of the GIL.
         collecting: Word with the garbage collector's flag.
@@ -74,11 +78,11 @@ class Copied:
         unread: True if the chain continues after the maximum number of copied frames.
         stale: True if the thread state belongs to another thread or is gone.
         objects: Other addresses that the next sample needs.
-        used: Code objects that the frames run; set when the habits are learned.
+        used: avma of the code objects that the frames run; set together with the read hints.
         outermost: avma of the outermost frame of each run.
-        habits: Habits to update, None once that is done.
-        waiting: Markers of evaluator calls that are not in the thread's chain.
-        marks: See model.interpreter_frames.Chain.
+        habits: The thread's read hints that are to be updated, None once that is done.
+        waiting: C stack markers of suspended evaluator calls, to which the thread state does not lead.
+        marks: All C stack markers, innermost first, if it is unknown to which evaluator call each belongs.
     """
 
     thread: PyThread
@@ -107,8 +111,8 @@ class Copied:
     def find(
         self, avma: int, size: int, loose: dict[int, memoryview], gather: Gather | None
     ) -> tuple[memoryview | None, int]:
-        """Return (words, index of the first one) of memory that the stop has copied. If `gather` is given, missing
-        memory is read now. Return (None, 0) if it cannot be read.
+        """Return (words, index of the word at the address) of memory that the stop has copied. If `gather` is given,
+        read memory that is missing. Return (None, 0) if the memory is not available.
         """
         if avma & 7:
             return None, 0
@@ -192,7 +196,9 @@ def read_each_span(spans: list[Span], gather: Gather) -> Iterator[memoryview]:
 
 
 MAX_CHUNKS = 64
-"""Minimum for the number of chunks of a thread's data stack that are copied; a larger copy limit raises it."""
+"""Maximum number of chunks of a thread's data stack that are copied, unless a larger limit on the stack copy
+(`--stack-size`) raises it.
+"""
 ROOM = 2048
 """Number of bytes that are copied beyond the top of the newest chunk of a data stack, which grows from sample to
 sample.
@@ -200,14 +206,16 @@ sample.
 _MIN_CHUNK, _USUAL_CHUNK = 1 << 13, 1 << 14
 _CHUNK_HEAD = 24
 _FRESH_CHUNKS = 96
-"""Maximum number of data stack chunks that the last sample did not have and that are read one by one in a stop."""
+"""Maximum number of new chunks of a data stack (not in the thread's last sample) that are read one by one while the
+thread is stopped.
+"""
 _MAX_KNOWN = 1 << 16
 _HEAD_WORDS = 3
 
 
 class ChunkCopier:
     """A copier of the data stacks (chunks of Python frames) of stopped threads. It copies whole chunks, up to
-    most_stack bytes in all.
+    `most_stack` bytes of one stack.
     """
 
     def __init__(self, layout: Layout, most_stack: int) -> None:
@@ -219,7 +227,7 @@ class ChunkCopier:
         """Copy the chunks of a thread's CPython data stack into copied.regions, newest first.
 
         Args:
-            got: What the thread's last sample needed, by address.
+            got: Memory that was read because the thread's last sample needed it, by address.
         """
         at, top = (copied.head[self._chunk + n] for n in (0, 1))
         found: list[tuple[int, int, int]] = []
@@ -252,7 +260,7 @@ class ChunkCopier:
 
 @dataclass
 class ChunkSizes:
-    """Sizes of the CPython data stacks of one process, read while it runs.
+    """A reader of the sizes of CPython data stacks in one process, while the process runs.
 
     A known chunk is not read again, so a stack that has shrunk and grown may be reported with its earlier size.
     """
@@ -261,7 +269,7 @@ class ChunkSizes:
     _known: dict[int, int] = field(default_factory=dict)
 
     def count_bytes_from(self, chunk: int) -> int:
-        """Return the bytes in use in this chunk of a data stack and all chunks outside it, as far as they can be
+        """Return the number of bytes in use in a chunk of a data stack and in all older chunks, as far as they can be
         read.
         """
         if len(self._known) > _MAX_KNOWN:
@@ -329,11 +337,11 @@ def plan_frames(
     """Return a plan of the memory that the next stop of a Python thread reads, or None if that cannot be predicted.
 
     Args:
-        spans: All that is read at once.
+        spans: All memory ranges that the stop reads at once.
 
     Returns:
-        None if no read hints (ReadHints) of the thread are known yet, if it needs too much, or if it runs code whose
-        names are not read yet.
+        None if no read hints (ReadHints) of the thread are known yet, if the thread needs too much memory, or if it
+        runs code whose names are not read yet.
     """
     if not habits.spans or habits.asked or len(spans) > _MAX_SPANS or sum(size for _, size in spans) > _MAX_BYTES:
         return None

@@ -1,8 +1,8 @@
 """Thread states of one CPython by the kernel's tid, and the names that Python gave to threads.
 
 Names come from threading._active, a dict with idents as keys and Thread objects as values. They are read between
-samples, while the process runs. If a dict changes meanwhile, a name may be missing. A name belongs to an ident, which
-the reader compares.
+samples, while the process runs. If a dict changes meanwhile, a name may be missing. A name belongs to an ident
+(pthread_t). Callers compare it, because the kernel's tid may be reused.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class PythonThreadNames:
         """Create a reader of the names that Python code gave to its threads.
 
         Args:
-            keys: Last known address of the str of each name, shared by all readers of a recording. A forked child has
-                it at
-                the same address. Without it, a look at each module's name takes 4 ms in a new process.
+            keys: Last known address, by text, of each str that is looked up as a key of a dict. All readers of a
+                recording share it, because a forked child has the str at the same address. Without it, the names of all
+                modules must be compared, which takes 4 ms for a new process.
         """
         self._runtime = runtime
         self._memory = memory
@@ -63,7 +63,7 @@ class PythonThreadNames:
                 continue
 
     def _find_active(self, interpreter: int) -> int:
-        """Return the address of the dict threading._active, 0 if threading is not imported."""
+        """Return the address of the dict threading._active, 0 if the process has not imported threading."""
         layout = self._runtime.layout
         modules = self._memory.read_u64(interpreter + layout.interpreter.modules)
         if not modules:
@@ -94,7 +94,7 @@ class PythonThreadNames:
         return 0
 
     def _is(self, key: int, name: str) -> bool:
-        """Return True if the Python str at this address is the given name."""
+        """Return True if the Python str at an address has the given text."""
         try:
             length = self._memory.read_u64(key + self._objects.layout.text_length)
             return length == len(name) and self._objects.read_str(key) == name
@@ -108,12 +108,13 @@ _RELIST_BUDGET = 50
 a pause of 50 t.
 """
 _NAMES_NS, _NAMES_LATE_NS, _NAMES_SOON_NS, _NAMES_BUDGET = 1_000_000_000, 64_000_000_000, 20_000_000, 200
-"""Intervals in nanoseconds at which the names of Python threads are read: first, maximum (the interval doubles while no
-name changes), after a new thread; and the divisor that limits the time for it to a 200th.
+"""Schedule for reading the names of Python threads, in nanoseconds. _NAMES_NS is the first interval, which doubles up
+to _NAMES_LATE_NS while no name changes. _NAMES_SOON_NS is the interval after a new thread. The reader waits at least
+_NAMES_BUDGET times as long as the last read took.
 """
 _MAX_NAMES = 1 << 14
 _MAX_HOLDERS = 4
-"""Maximum number of GILs whose holder is read during a stop."""
+"""Maximum number of GILs of which a stop reads the thread state that holds it."""
 _NEWCOMER_TRIES = 8
 """Number of attempts to find the Python thread state of a new thread, which may not have one at once."""
 _RELIST_MISSES = 64
@@ -146,7 +147,7 @@ class ThreadList:
 
         Args:
             namespace_tid: Translates a tid to the process's own pid namespace.
-            prepare: Called with thread states that have not been read yet.
+            prepare: Function that is called with new thread states before their first sample.
         """
         self.known: dict[int, KnownThread] = {}
         self.wanted = True
@@ -162,8 +163,8 @@ class ThreadList:
         self._relist_at = 0
 
     def find_threads(self, tids: Collection[int]) -> bool:
-        """Find the Python thread states of new threads, and list all again if necessary; return True if all were
-        listed.
+        """Find the Python thread states of new threads. List the thread states of all threads if necessary, and then
+        return True.
 
         New threads are found without delay, because many end soon.
         """
@@ -203,7 +204,8 @@ class ThreadList:
     def find_thread(self, tid: int, gather: Gather) -> KnownThread | None:
         """Return the Python thread states that belong to the sample of a kernel thread.
 
-        An unlisted thread may be the one that holds the GIL; `gather` reads the holder.
+        If the thread is not listed, it may be the one that holds the GIL. Then `gather` reads which thread state holds
+        it.
         """
         known = self.known.get(tid)
         return known if known is not None and known.states else self._guess(tid, gather)
@@ -283,7 +285,7 @@ class ThreadNameTable:
         self._source = source
 
     def read_if_due(self, threads: ThreadList) -> None:
-        """Read the names of Python threads if their interval has passed, and if threads have been found."""
+        """Read the names of Python threads if the interval since the last read has passed and the list has threads."""
         if threads.known and time.monotonic_ns() >= self._read_at:
             before, cpu_before = dict(self.names), time.thread_time_ns()
             self.read_names(threads)
@@ -292,7 +294,7 @@ class ThreadNameTable:
             self._read_at = time.monotonic_ns() + max(self._wait_ns, _NAMES_BUDGET * spent)
 
     def hasten_read(self, tids: Collection[int]) -> None:
-        """Let the next regular read of Python's thread names be early, because threads have appeared or ended."""
+        """Make the next regular read of Python's thread names early, because threads have appeared or ended."""
         self._read_at, self._wait_ns = min(self._read_at, time.monotonic_ns() + _NAMES_SOON_NS), _NAMES_NS
         if len(self.names) > _MAX_NAMES:
             self.names = {tid: name for tid, name in self.names.items() if tid in tids}
