@@ -1,10 +1,8 @@
-"""Makes a Comparison of two profiles.
+"""Makes a Comparison of two profiles, and computes the drift: the factor by which all functions changed together.
 
-The factor by which all functions changed together (the drift), as by another machine or load.
-
-The processor may be slower today or shared with another program, or more requests came. Or one function grew, and all
-others have a smaller share. Most functions then changed by the same factor, and the functions that changed otherwise
-stand out.
+A drift has many causes. The processor may be slower today or shared with another program, or more requests came. Or one
+function grew, and all others have a smaller share. Most functions then changed by the same factor, and the functions
+that changed otherwise stand out.
 """
 
 from __future__ import annotations
@@ -36,16 +34,18 @@ from pyprof.model.analysis.sample_filter import timed
 from pyprof.model.profile import Profile, ValueType
 
 LARGEST = 0.2
-"""Maximum factor by which all functions changed together (drift) that is attributed to the machine. A larger one is a
-change of the program.
+"""Maximum relative drift (change of all functions together) that is attributed to the machine: 0.2 is a fifth. A larger
+one counts as a change of the program.
 """
 _MIN_SAMPLES = 50
 _MIN_FUNCTIONS = 5
 _MAX_WEIGHT = 0.2
-"""Maximum weight of one function in the drift. A function that is most of a program must not decide alone."""
+"""Maximum weight of one function in the drift, as a share of the sum of all weights. A function that is most of a
+program must not decide alone.
+"""
 _ALIKE = 3.0
-"""Maximum distance, in standard errors, of a function's change from the median change for the function to count as
-agreeing with the drift.
+"""Maximum distance, in standard errors, between a function's change and the median change, for the function to agree
+with the drift.
 """
 
 
@@ -57,7 +57,7 @@ class Drift:
     Attributes:
         factor: Costs after, divided by costs before; 1 if functions do not agree.
         error: Relative standard error of the factor.
-        ratios: (functions,) Logarithm of each function's change.
+        ratios: (functions,) Logarithm of the factor by which each function changed.
         exact: (functions,) Inverse variance of each ratio, 0 for functions that are left out.
     """
 
@@ -67,9 +67,9 @@ class Drift:
     exact: F64
 
     def beside(self) -> tuple[F64, F64]:
-        """Return for each function (factor, relative standard error) of the drift, computed from all other functions.
+        """Return for each function the drift as computed from all other functions: (factor, relative standard error).
 
-        Otherwise the change of a function would be a part of what it is compared with.
+        A function's own change must not be a part of the drift with which it is compared.
         """
         rest = self.exact.sum() - self.exact
         known = (self.exact > 0) & (rest > 0)
@@ -84,7 +84,8 @@ def no_drift(functions: int) -> Drift:
 
 
 def load_factor(rates: tuple[F64, F64], samples: tuple[F64, F64]) -> float:
-    """Return the factor by which all functions changed together, without a limit; 1 if they do not agree.
+    """Return the drift, that is the factor by which all functions changed together, without a maximum; 1 if they do not
+    agree.
 
     With fewer than five functions all must agree, because one of two functions is no majority.
 
@@ -107,8 +108,9 @@ def drift_of(
     Args:
         rates: Own cost of each function, before and after.
         samples: Number of samples of each function, before and after.
-        largest: Maximum factor that is attributed to the machine (see LARGEST).
-        functions: Minimum number of functions with enough samples.
+        largest: Maximum relative drift that is attributed to the machine (see LARGEST). If it is 0 or exceeded, the
+            result is a drift of 1.
+        functions: Minimum number of functions with enough samples for a result.
     """
     none = no_drift(len(rates[0]))
     often = (samples[0] + samples[1] >= _MIN_SAMPLES) & (rates[0] > 0) & (rates[1] > 0)
@@ -133,7 +135,9 @@ def drift_of(
 
 
 MIN_CHANGE = 0.01
-"""Minimum relative change of a function that counts. A program that is built or loaded again differs by this much."""
+"""Minimum relative change of a function that counts. Functions change by this much if the same program is built or
+loaded a second time.
+"""
 _MAX_JUDGED = 4000
 """Maximum number of functions of a comparison whose change is tested. The most expensive ones are chosen."""
 _COUNT = ValueType("samples", "count")
@@ -198,7 +202,7 @@ def compare(
 
 
 def _check_values(profile: Profile, column: int) -> None:
-    """Check that a profile can be compared by one of its values.
+    """Check that the profile has samples and that the value to compare is never negative.
 
     Raises:
         UsageError: The profile has no samples, or negative values.
@@ -210,9 +214,9 @@ def _check_values(profile: Profile, column: int) -> None:
 
 
 def _columns(before: Profile, after: Profile) -> tuple[int, int]:
-    """Return the index of the value that is compared in each of two profiles.
+    """Return for each of two profiles the index of the value type that is compared.
 
-    It is the primary value of both. If one profile only counts samples, it is the number of samples.
+    It is the primary value of both. If one profile only counts samples, it is the number of samples in both.
 
     Raises:
         UsageError: The profiles have no common value.
@@ -229,7 +233,9 @@ def _columns(before: Profile, after: Profile) -> tuple[int, int]:
 
 
 def _too_few(before: SampledSide, after: SampledSide) -> str:
-    """Return which of both sides has too few samples to know the cost of any function, "" if both have enough."""
+    """Return a text that names the profiles with too few samples to know the cost of any function, "" if both have
+    enough.
+    """
     few = [
         f"{name} has {round(side.basis.samples) if side.basis else 0} samples for {side.total / 1e9:,.3g} s"
         for name, side in (("before", before), ("after", after))
@@ -248,7 +254,7 @@ def _doubt(before: Profile, after: Profile) -> str:
 
 
 def _caution(before: Profile, after: Profile) -> str:
-    """Return a text about what the significance test leaves out, "" for the usual test by slices of time."""
+    """Return a text that says what the significance test leaves out, "" for the usual test by slices of time."""
     windows = count_windows(before), count_windows(after)
     if all(not count or count >= MIN_SLICES for count in windows):
         return ""
@@ -271,13 +277,13 @@ def _judged(
     of all samples.
 
     Args:
-        profiles: Both sides.
-        stacks: Stacks of each side by function.
-        weights: Values of the samples of each side.
-        totals: Costs and sample counts of each side.
+        profiles: The two compared profiles.
+        stacks: Stacks of each profile, indexed by function.
+        weights: Values of the samples of each profile.
+        totals: Costs and numbers of samples of each profile, by function.
         scale: Divisors of costs.
-        limits: Minimum change and maximum drift.
-        by_samples: True if only the chance of sampling is tested.
+        limits: Minimum relative change and maximum drift.
+        by_samples: True if only the random error of sampling is tested, without slices of time.
     """
     sums, counts = totals
     size = len(sums[0].own)
@@ -321,7 +327,9 @@ def _weighted(
     samples: F64,
     units: F64,
 ) -> WeightedSamples:
-    """Return the costs of the wanted functions of a profile with the weights of their samples."""
+    """Return the costs of the selected functions of a profile, with the sums of squared sample weights that give their
+    random errors.
+    """
     each = squared_weights(profile.values[:, 0], weights)
     squares, whole = stacks.sums(each), float(weights.sum())
     values = np.concatenate([sums.own[wanted], sums.total[wanted], [whole]])
@@ -349,10 +357,11 @@ def _changes(matched: Matching, sums: list[Sums], scale: Scale, judged: Judgemen
 def _with_ranges(
     changes: tuple[Change, ...], sides: tuple[SampledSide, SampledSide], scale: Scale
 ) -> tuple[Change, ...]:
-    """Return the changes of functions, with ranges or without costs where the samples of a side do not determine them.
+    """Return the changes with costs and significances that respect time without samples. A cost is marked as unknown if
+    the samples do not determine it.
 
-    A function without samples may have a cost. Where a part of the time has no samples, a change is significant only if
-    it is one whichever function had that time.
+    A function without samples may have a cost. If a part of the time has no samples, a change is significant only if it
+    would be significant whichever function had that time.
     """
     is_partial, are_few = any(side.is_partial for side in sides), any(side.has_few_samples for side in sides)
 

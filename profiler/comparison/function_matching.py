@@ -1,9 +1,9 @@
 """Finds the functions that two profiles have in common, whatever their address, build or folder.
 
-A function is identified by its name, the path of its file, and its kind. The remaining functions are matched by the
-file's name without folder and version, and then by the function's name alone, if exactly one function on each side has
-it. A function without a name has only an address. It is identified in the same build of its file; in different builds
-all such functions count as one.
+A function is identified by its name, the path of its file, and its kind. Functions that remain are matched by the
+file's name without folder and version, and then by the function's name alone, if exactly one function in each profile
+has it. A function without a name has only an address. It is identified in the same build of its file; in different
+builds all such functions count as one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _CLONE_WORDS = re.compile(r"( \[clone [^\]]{1,80}\]| \(\.(isra|constprop|part|co
 _HASH = re.compile(r"::h[0-9a-f]{16}$")
 _VERSION = re.compile(r"(-\d[\d.]*)?\.so([.\d]*)$")
 _MAX_END = 512
-"""Number of characters at the end of a function name in which suffixes of compilers are searched."""
+"""Number of characters at the end of a function name in which suffixes of compilers, such as ".isra.0", are
+searched.
+"""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,8 +34,8 @@ class MatchedFunction:
     """A function that one or both of two compared profiles have.
 
     Attributes:
-        name: Name without suffixes of compilers.
-        module: Name of its file.
+        name: Name without suffixes of compilers, such as ".isra.0".
+        module: File name of its object file or script.
         place: Path of its object file, or of the script for an interpreter function; "" if it is unknown.
         kind: Kind of its frames.
     """
@@ -50,8 +52,8 @@ class Matching:
 
     Attributes:
         functions: All functions.
-        before: For each frame the indices of its functions, outermost first; empty for a marker.
-        after: The same for the other profile.
+        before: For each frame of the first profile the indices of its functions, outermost first; empty for a marker.
+        after: For each frame of the second profile the indices of its functions, as in `before`.
     """
 
     functions: tuple[MatchedFunction, ...]
@@ -60,7 +62,9 @@ class Matching:
 
 
 def plain_name(name: str) -> str:
-    """Return a function name without suffixes that compilers give to copies of a function, and without Rust's hash."""
+    """Return a function name without Rust's hash and without suffixes that compilers give to copies of a function, such
+    as ".isra.0".
+    """
     begin, end = name[:-_MAX_END], name[-_MAX_END:]
     return begin + _HASH.sub("", _CLONE_WORDS.sub("", _CLONE.sub("", end))) or name
 
@@ -98,7 +102,7 @@ def _by_name(function: MatchedFunction) -> Hashable:
 def _unique(
     functions: Iterable[MatchedFunction], key: Callable[[MatchedFunction], Hashable]
 ) -> dict[Hashable, MatchedFunction]:
-    """Index functions by a key, without those whose key another function has, too."""
+    """Index functions by a key. Functions that share their key with another one are left out."""
     found: defaultdict[Hashable, list[MatchedFunction]] = defaultdict(list)
     for function in functions:
         found[key(function)].append(function)
@@ -106,7 +110,8 @@ def _unique(
 
 
 def _functions(profile: Profile, others: tuple[ModuleInfo, ...]) -> list[list[MatchedFunction]]:
-    """Return the functions of each frame of a profile, in a form that matches those of another profile.
+    """Return the functions of each frame of a profile, with names and files that can be matched with those of another
+    profile.
 
     Args:
         profile: The profile.

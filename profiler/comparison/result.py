@@ -1,12 +1,11 @@
-"""The result of a comparison: amounts before and after, of each function and of all together, and both sides as one
-profile.
+"""The result of a comparison: amounts before and after, of each function and of all together, and both profiles as one.
 
-Both sides as one profile consist of functions, not addresses. Each stack of either side is a stack of matched functions
+The common profile consists of functions, not addresses. Each stack of either profile is a stack of matched functions
 and has two values, before and after, one of which is 0.
 
 A part of a profile's time may have no sample: the agent's windows have the exact processor time of each process, but
-few samples if the budget is small. The functions of a service get its unsampled time by their samples. Which functions
-had it is unknown, so their costs are ranges.
+few samples if the budget is small. The unsampled time of a service is divided among its functions in proportion to
+their samples. Which functions had it is unknown, so their costs are ranges.
 """
 
 from __future__ import annotations
@@ -28,21 +27,23 @@ from pyprof.model.profile import DataFrame, Frame, FrameKind, Line, ModuleInfo, 
 from pyprof.model.unwind_result import Trust
 
 MIN_EFFECTIVE_SAMPLES = 12
-"""Minimum effective number of samples of a side. Fewer leave the share of a function within ±25 % of all or more."""
+"""Minimum effective number of samples of a profile. With fewer samples, the share of a function is uncertain by 25
+percentage points or more.
+"""
 _WHOLE = 0.99
-"""Share of the time with samples above which the rest cannot matter."""
+"""Share of the time with samples from which on the time without samples cannot matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledSide:
-    """One side of a comparison. Processor time without samples is divided among the functions of the same service, in
-    proportion to their samples.
+    """One of the two profiles of a comparison. Processor time without samples is divided among the functions of the
+    same service, in proportion to their samples.
 
     Attributes:
-        original: The profile as it is.
-        profile: The profile in which functions share unsampled time. Its total is unchanged.
+        original: The profile before this division.
+        profile: The profile after this division. Its total is unchanged.
         total: Sum of the compared value over all samples.
-        unsampled: The part of it that no function has, because its service has no sample at all.
+        unsampled: The part of the total that no function has, because its service has no sample at all.
         basis: The samples behind the shares, None if values are measured and not sampled.
     """
 
@@ -59,11 +60,11 @@ class SampledSide:
 
     @property
     def is_partial(self) -> bool:
-        """True if a part of the time, which matters, has no samples."""
+        """True if so much of the time has no samples that it matters."""
         return self.basis is not None and self.basis.sampled < _WHOLE
 
     def bounds(self, amount: float) -> tuple[float, float]:
-        """Return the lowest and the highest possible cost of a function, for the cost that its samples show."""
+        """Return the lowest and the highest possible cost of a function, given the cost that its samples show."""
         if self.basis is None or not self.total:
             return amount, amount
         low, high = self.basis.interval(min(amount / self.total, 1.0) * self.basis.sampled)
@@ -71,7 +72,7 @@ class SampledSide:
 
 
 def sampled_side(profile: Profile, column: int) -> SampledSide:
-    """Return a profile as a side of a comparison of one of its values."""
+    """Prepare a profile for a comparison of one of its values: divide its unsampled time among functions."""
     amounts = profile.values[:, column]
     total = int(amounts.sum())
     is_primary = 0 < column == len(profile.value_types) - 1
@@ -104,7 +105,7 @@ class Scale:
     """The divisors that make the costs of two profiles comparable.
 
     Attributes:
-        way: The kind that the user selected; "work" divides by units of the program's own work.
+        way: The kind of scale: "time", "samples", or "work", which divides by units of the program's own work.
         before: Divisor for the first profile.
         after: Divisor for the second profile.
     """
@@ -136,8 +137,8 @@ def scale_of(
     Args:
         before: The first profile.
         after: The second profile.
-        totals: Sum over all samples of each profile.
-        normalize: The kind of scale. None selects time if the lengths of both recordings are known, else samples.
+        totals: Sum of the compared value over all samples of each profile.
+        normalize: The kind of scale. None selects time if the lengths of both recordings are known, otherwise samples.
         per: Units of work that the program did during each recording.
 
     Raises:
@@ -164,14 +165,14 @@ def scale_of(
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A cost in both compared profiles, scaled as Comparison.scale says.
+    """A cost in both compared profiles, divided by the scale of the comparison.
 
     Attributes:
         before: Cost in the first profile.
         after: Cost in the second profile.
         significant: True if the change is statistically significant.
-        detectable: Smallest relative increase that such recordings show in four of five cases, infinite if none.
-        is_unknown: True if one of both is zero only because no sample was taken of it, as far as is known.
+        detectable: Smallest relative increase that the test would find with a probability of 80 %, infinite if none.
+        is_unknown: True if one of the two costs is zero perhaps only because no sample was taken of it.
     """
 
     before: float
@@ -182,7 +183,7 @@ class Amount:
 
     @property
     def known(self) -> tuple[float | None, float | None]:
-        """The costs in both profiles, None for one that is unknown."""
+        """The costs in both profiles. A cost that is unknown is None."""
         before, after = (None if self.is_unknown and not side else side for side in (self.before, self.after))
         return before, after
 
@@ -193,8 +194,8 @@ class Amount:
 
     @property
     def relative(self) -> float:
-        """Return the change of a cost relative to the cost before: 0.1 is a tenth more; inf if there was no cost
-        before.
+        """Return the change of a cost relative to the cost before: 0.1 is an increase by a tenth. It is inf if there
+        was no cost before.
         """
         if self.before:
             return self.change / self.before
@@ -203,7 +204,7 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Change of one function between two profiles: own cost, and total cost with its callees."""
+    """The change of one function between two profiles: its own cost, and its total cost including its callees."""
 
     function: MatchedFunction
     own: Amount
@@ -235,16 +236,18 @@ class Comparison:
         columns: Index of the compared value in each profile.
         value_type: Type of the compared value.
         scale: Divisors of the costs.
-        functions: Changes of all functions; significant ones first, then by size.
-        whole: Costs of all samples.
-        drift: Relative change of all functions together, as by another machine or load. Significant changes differ from
-            it.
-        load: Like drift, for a larger change of the time per second. Shares are compared then. Else 0.
+        functions: Changes of all functions. Significant changes come first, then larger ones.
+        whole: Cost of all samples together.
+        drift: Relative change that all functions have in common, as by another machine or load. Significant changes
+            differ from it.
+        load: The same for a change of the time per second that is too large for a drift, so that shares are compared;
+            otherwise 0.
         doubt: Why nothing is marked as significant, "" if significance was tested.
         caution: What the test of significance leaves out, "" if nothing.
-        sides: What is sampled of both profiles. `before` and `after` have the sampled functions' estimated costs.
+        sides: Both profiles with what is known of their sampling. In `before` and `after`, unsampled time is divided
+            among functions.
         unsampled: Costs that no function has, because there is no sample of their service.
-        matching: The functions of each frame.
+        matching: The matched functions of each frame of both profiles.
     """
 
     before: Profile = field(repr=False)
@@ -263,18 +266,16 @@ class Comparison:
     matching: Matching = field(repr=False)
 
     def _repr_html_(self) -> str:
-        """Return the HTML that Jupyter shows for this comparison: the page with the flame graph of both profiles in an
-        <iframe>.
-        """
+        """Return the HTML that Jupyter shows for this comparison: an <iframe> with the flame graph of both profiles."""
         page: str = find_function("render_comparison")(self)
         return page
 
     def top(self, count: int = 10, by: Literal["own", "total"] = "own") -> list[Change]:
-        """Return the functions that changed most between the profiles; significant changes come first."""
+        """Return the functions whose cost changed most between the profiles. Significant changes come first."""
         return self.sorted_by(by)[:count]
 
     def sorted_by(self, by: Literal["own", "total"]) -> list[Change]:
-        """Return all functions of the comparison in the order of top()."""
+        """Return all functions whose cost changed: significant changes first, then those of the largest amount."""
         amounts = [(change, change.own if by == "own" else change.total) for change in self.functions]
         found = [(change, amount) for change, amount in amounts if amount.change]
         found.sort(
@@ -287,10 +288,10 @@ class Comparison:
     def grown(self, least: float) -> list[Change]:
         """Return the functions whose own or total cost grew significantly by more than a relative amount.
 
-        The growth that all functions have in common does not count.
+        Growth that all functions have in common (the drift) does not count.
 
         Args:
-            least: The minimum; 0.05 is a twentieth.
+            least: Minimum relative growth; 0.05 is a twentieth.
         """
         return [
             change
@@ -302,10 +303,11 @@ class Comparison:
         ]
 
     def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> DataFrame:
-        """Return one row for each function: name, module, and before, after and significant of own and total.
+        """Return a table with one row for each function: its name, its module, and for its own and total cost the
+        columns before, after and significant.
 
         Args:
-            library: None selects pandas if it is installed, else polars.
+            library: Name of the library. None selects pandas if it is installed, otherwise polars.
 
         Raises:
             MissingLibrary: The library is not installed.
@@ -315,7 +317,7 @@ class Comparison:
         return frame_of(self.to_columns(), library)
 
     def to_columns(self) -> dict[str, list[str] | list[float] | list[bool]]:
-        """Return the comparison's table of functions (see to_dataframe()) as columns by name. Unknown costs are NaN."""
+        """Return the table of functions that to_dataframe() has, as columns by name. Unknown costs are NaN."""
         found: dict[str, list[str] | list[float] | list[bool]] = {
             "function": [change.name for change in self.functions],
             "module": [change.module for change in self.functions],
@@ -333,7 +335,7 @@ class Comparison:
 
         Args:
             path: Path of the file.
-            format: "html" (a page with a flame graph), "json" or "csv"; None selects it by the file's suffix.
+            format: "html" (a page with a flame graph), "json" or "csv". None selects the format by the file's suffix.
 
         Raises:
             UsageError: There is no such format.
@@ -346,7 +348,9 @@ _UNITS = {"nanoseconds": "nanoseconds", "count": "samples"}
 
 
 def both(comparison: Comparison) -> Profile:
-    """Return one profile with the samples of both sides of a comparison. It has no times."""
+    """Return one profile with the samples of both compared profiles. Samples have two values, before and after, and no
+    times.
+    """
     frames, modules = _frames(comparison)
     markers: dict[tuple[str, Mark | None], int] = {}
     tree = Tree()
@@ -384,8 +388,8 @@ def both(comparison: Comparison) -> Profile:
 
 
 def _placed(profile: Profile, rows: list[list[int]], tree: Tree) -> npt.NDArray[np.int32]:
-    """Add the stacks of one of two compared profiles to their common tree, and return the tree's node of each sample of
-    the profile.
+    """Add the stacks of one of two compared profiles to their common tree. Return for each sample of the profile its
+    node in the tree.
 
     Args:
         profile: The profile.
@@ -399,7 +403,7 @@ def _placed(profile: Profile, rows: list[list[int]], tree: Tree) -> npt.NDArray[
 
 
 def _frames(comparison: Comparison) -> tuple[list[Frame], tuple[ModuleInfo, ...]]:
-    """Return one frame for each function of a comparison, which its kind, file and name identify, and their modules."""
+    """Return a frame for each function of a comparison, and the modules of these frames."""
     sources: dict[int, str | None] = {}
     matching = comparison.matching
     for profile, rows in ((comparison.before, matching.before), (comparison.after, matching.after)):

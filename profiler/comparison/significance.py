@@ -1,9 +1,9 @@
 """Tests which changes between two recordings are significant, by the costs in slices of time.
 
-The input is the cost of each function in equal slices of time, of both sides. A change is significant if it exceeds a
-number of standard errors that chance exceeds, over all functions and both columns together, in only one of thirty
-comparisons. It must also differ significantly from the relative change that the caller ignores. That second test is
-one-sided.
+The input is the cost of each function in equal slices of time of both recordings. A change is significant if it exceeds
+a threshold in standard errors. Chance alone exceeds the threshold anywhere, in all functions and in own and total cost,
+in only one of thirty comparisons. A significant change must also differ significantly from the relative change that the
+caller ignores. That second test is one-sided.
 
 * The standard error is that of sums over slices, taken alone and in groups of four, so that slow variations count. It
   is at least that of independent samples.
@@ -12,8 +12,8 @@ one-sided.
   Student's t, because the standard error comes from few slices.
 * A function that is busy in only a few slices is not tested: it may be in only one of the recordings by chance.
 
-A profile of the agent's windows has one time for each window, and so windows in place of slices. A few windows do not
-show how much windows differ. The totals of windows are exact, so the chance of sampling alone decides then: the error
+A profile of the agent's windows has one time for each window, so its windows serve as slices. A few windows do not show
+how much windows differ. The totals of windows are exact, so the random error of sampling alone decides then: the error
 of a function's share by the weights of its samples (judge_by_samples).
 """
 
@@ -30,20 +30,20 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 SLICES = 40
-"""Number of time slices of a recording for significance tests.
+"""Maximum number of time slices into which a recording is divided for significance tests.
 
 A slice must be long enough to depend little on the one before, and there must be enough slices to estimate chance.
 """
 MIN_SLICES = 12
 _MIN_NS = 50_000_000
 MERGED = 4
-"""Number of time slices in a group. Variation is measured over single slices and over groups."""
+"""Number of time slices in a group. The variation of costs is measured over single slices and over groups of slices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Costs of functions, each of shape (functions,): `own` as the innermost function, `total` anywhere on the
-    stack.
+    """Costs of functions in two arrays of shape (functions,): `own` of samples with the function as the innermost one,
+    `total` of samples with the function anywhere on the stack.
     """
 
     own: F64
@@ -66,17 +66,19 @@ class SlicedSums:
 
 
 _OF_WINDOWS = frozenset({"read_from_segments", "read_from_windows"})
-"""Notes of profiles that the agent's windows are read into."""
+"""Ids of the notes of profiles that were read from the agent's windows."""
 
 
 def count_windows(profile: Profile) -> int:
-    """Return the number of windows that a profile was read from, 0 if it is not one of windows."""
+    """Return the number of the agent's windows from which a profile was read, 0 for a profile of a recording."""
     is_of_windows = any(note.reason in _OF_WINDOWS for note in profile.summary.notes)
     return len(np.unique(profile.time_ns)) if is_of_windows else 0
 
 
 def sample_counts(profile: Profile) -> I64:
-    """Return the (n,) number of samples behind each row of a profile. Rows of windows have several."""
+    """Return the number of samples that each row of a profile represents, (n,). A row of an agent's window may
+    represent several.
+    """
     return profile.values[:, 0] if count_windows(profile) else np.ones(len(profile.values), np.int64)
 
 
@@ -101,7 +103,7 @@ class Stacks:
         )
 
     def sums(self, weights: npt.NDArray[np.generic], chosen: I64 | slice = slice(None)) -> Sums:
-        """Return the sums of the samples' values, by function.
+        """Return the own and the total cost of each function, as sums of the samples' values.
 
         Args:
             weights: (samples,) Values of the samples.
@@ -116,12 +118,12 @@ class Stacks:
         return Sums(own, _summed(self._function, below, self._functions))
 
     def sliced(self, weights: npt.NDArray[np.int64], slices: int, wanted: I64) -> SlicedSums:
-        """Return the sums of samples' values by function, separately for equal slices of the recorded time.
+        """Return the own and total costs of functions, separately for equal slices of the recorded time.
 
         Args:
             weights: (samples,) Values of the samples.
             slices: Number of slices.
-            wanted: (w,) Functions.
+            wanted: (w,) Numbers of the functions whose costs are returned.
         """
         profile = self._profile
         if windows := count_windows(profile):
@@ -142,7 +144,7 @@ def _summed(at: I64, values: npt.NDArray[np.generic], length: int) -> F64:
 
 
 def slices_of(profile: Profile) -> int:
-    """Return the number of time slices for a profile, 0 if it is too short."""
+    """Return the number of time slices into which a profile is divided for significance tests, 0 if it is too short."""
     count = min(SLICES, count_windows(profile) or profile.recorded_ns // _MIN_NS) // MERGED * MERGED
     return count if count >= MIN_SLICES else 0
 
@@ -196,11 +198,11 @@ def _number_nodes(profile: Profile, rows: list[list[int]], functions: int) -> tu
 Mask = npt.NDArray[np.bool_]
 
 ODDS = 0.03
-"""Probability that a comparison of two equal programs shows any significant change."""
+"""Probability that a comparison of two runs of an unchanged program shows any significant change."""
 MIN_SAMPLES = 10
 MIN_SPREAD = 8.0
-"""Minimum effective number of time slices, of both sides, in which a function must be busy for a test: squared sum over
-sum of squares.
+"""Minimum effective number of time slices, in both recordings together, in which a function must be busy to be tested.
+The effective number is the squared sum of its costs divided by the sum of their squares.
 """
 POWER_QUANTILE = 0.8416212335729143
 """Quantile of the normal distribution for a statistical power of 80 %."""
@@ -219,8 +221,8 @@ class Evidence:
         values: (slices, columns) Costs.
         samples: (columns,) Number of samples.
         load: (slices,) Cost of all samples.
-        units: (columns,) Divisors of the sums.
-        way: Kind of the scale (see Scale).
+        units: (columns,) Divisors that make the sums of the two recordings comparable.
+        way: Kind of the scale: "time", "samples" or "work" (see Scale).
     """
 
     values: F64
@@ -236,10 +238,11 @@ class Evidence:
 
     @property
     def beside(self) -> F64:
-        """Return for each function how much the cost in each time slice deviates from its expected cost.
+        """Return by how much each tested cost deviates from its expected value in each slice of time, (slices,
+        columns).
 
-        A function is expected to have the same cost in each slice, or the same share of all samples. If both are
-        possible, as for units of work that took longer or came less often, the better fit is used. The share is not
+        Either the same cost is expected in each slice, or the same share of all samples. If both are possible, as for
+        units of work that took longer or came less often, the expectation that fits better is used. The share is not
         used for a function that has most of all samples.
         """
         share = self.values.sum(axis=0) / self.load.sum()
@@ -258,8 +261,8 @@ class Judgement:
 
     Attributes:
         significant: (columns,) True if the change of the column is significant.
-        detectable: (columns,) Smallest increase relative to the cost before that is detected with a probability of 80
-            %, infinite if none is.
+        detectable: (columns,) Smallest increase, relative to the cost before, that would be detected with a probability
+            of 80 %; infinite if no increase would be.
     """
 
     significant: Mask
@@ -273,7 +276,7 @@ def judge(before: Evidence, after: Evidence, least: float, unsure: F64) -> Judge
         before: Costs of the first recording.
         after: Costs of the second recording.
         least: The relative change that is ignored, 0..1.
-        unsure: (columns,) Relative standard error of the scale of both sides.
+        unsure: (columns,) Relative standard error of the divisors that make the recordings comparable.
     """
     error = np.hypot(_standard_error(before, after), unsure * np.maximum(before.rate, after.rate))
     judged = _judged(before, after) & (error > 0)
@@ -281,7 +284,7 @@ def judge(before: Evidence, after: Evidence, least: float, unsure: F64) -> Judge
 
 
 def _judgement(rates: tuple[F64, F64], error: F64, judged: Mask, reach: tuple[float, float], least: float) -> Judgement:
-    """Return which of the judged changes exceed both thresholds of _reach()."""
+    """Return which of the tested changes exceed both thresholds of _reach(), and which increases would exceed them."""
     before, after = rates
     change, nothing = np.abs(after - before), least * np.maximum(before, after)
     found: Mask = judged & (change > np.maximum(reach[0] * error, reach[1] * error + nothing))
@@ -316,7 +319,9 @@ class WeightedSamples:
         return found
 
     def variance(self, rate: F64) -> F64:
-        """Return the variance of each cost rate: the larger of its estimate and of that for another, expected rate."""
+        """Return the variance of each cost rate. It is the larger one of two estimates: from the samples' weights, and
+        for an expected rate.
+        """
         share = self.values / self.whole
         expected = np.minimum(rate * self.units / self.whole, 1)
         own = (1 - share) ** 2 * self.squares + share**2 * (self.whole_squares - self.squares)
@@ -325,7 +330,9 @@ class WeightedSamples:
 
 
 def judge_by_samples(before: WeightedSamples, after: WeightedSamples, least: float, unsure: F64) -> Judgement:
-    """Test whether each cost has changed by more than the chance of sampling. The arguments are those of judge()."""
+    """Test for each cost whether it has changed by more than the random error of sampling. The arguments are those of
+    judge().
+    """
     from statistics import NormalDist
 
     judged = before.samples + after.samples >= MIN_SAMPLES
@@ -341,8 +348,9 @@ def judge_by_samples(before: WeightedSamples, after: WeightedSamples, least: flo
 def _detectable(part: F64, reach: tuple[float, float], least: float) -> F64:
     """Return the smallest relative increase d of a cost that exceeds both thresholds with a probability of 80 %.
 
-    With r the cost before, the error of r and r (1 + d) is that of two equal costs times the root of 1 + d / 2, because
-    the variance of a count is its mean. So d is the larger of the positive solutions of these equations:
+    Let r be the cost before. The error of the difference between r (1 + d) and r is that of two equal costs times the
+    root of 1 + d / 2, because the variance of a count is its mean. So d is the larger of the positive solutions of
+    these equations, where z is the quantile for a power of 80 %:
 
         d = (anywhere + z) part sqrt(1 + d / 2)
         d = (one_way + z) part sqrt(1 + d / 2) + least (1 + d)
@@ -363,9 +371,9 @@ def _detectable(part: F64, reach: tuple[float, float], least: float) -> F64:
 
 
 def _standard_error(before: Evidence, after: Evidence) -> F64:
-    """Return the standard error of the change of each cost rate, which is the largest of several estimates.
+    """Return the standard error of the change of each cost rate: the largest of several estimates.
 
-    The variation of slices is estimated from both sides together, and from each side separately.
+    The variation between slices is estimated from both recordings together, and from each recording separately.
     """
     floor = _of_independent_samples(before, after)
     largest = floor / (before.units * after.units)
@@ -379,7 +387,7 @@ def _standard_error(before: Evidence, after: Evidence) -> F64:
 
 def _spread(beside: F64, merged: int) -> F64:
     """Return the variance of each column's sum over all time slices, estimated from groups of `merged` slices. The
-    first argument has the deviation of each slice.
+    first argument has the deviation of each slice from its expected value.
     """
     groups = beside.reshape(-1, merged, beside.shape[1]).sum(axis=1)
     found: F64 = (groups**2).sum(axis=0) * len(groups) / (len(groups) - 1)
@@ -387,8 +395,8 @@ def _spread(beside: F64, merged: int) -> F64:
 
 
 def _of_independent_samples(before: Evidence, after: Evidence) -> F64:
-    """Return the variance of a cost's sum over both sides under the assumption that samples hit a function
-    independently of each other.
+    """Return the variance of each cost's sum over both recordings, under the assumption that the samples of a function
+    are independent of each other.
     """
     value = before.values.sum(axis=0) + after.values.sum(axis=0)
     samples = np.maximum(before.samples + after.samples, 1)

@@ -1,6 +1,6 @@
 """Readers of other profilers' files. The files are untrusted input: bounded, checked, and refused with one sentence.
 
-The input is the bytes of a file that the user named; the output is a Profile. What a format does not state remains
+The input is the bytes of a file that the user named; the output is a Profile. Facts that a format does not state remain
 unknown: most formats have no times.
 
 collapsed                 Collapsed stacks: `root;caller;leaf COUNT`

@@ -17,21 +17,21 @@ from pyprof.model.unwind_result import Trust
 
 _LINE = re.compile(r"(.*\S) (\d{1,18})(?:\.\d*)?$")
 _LONGEST = 1 << 24
-"""Maximum length of the first line of a collapsed file in bytes; a deep stack makes it long."""
+"""Maximum length in bytes of the first line of a file of collapsed stacks; a deep stack makes it long."""
 MAX_DEPTH = 1 << 20
 """Maximum number of frames of one collapsed stack: the largest depth that `pyprof record` writes by default."""
 _MAX_CACHED_LETTERS = 1 << 24
-"""Maximum number of letters of the collapsed stacks whose nodes are cached by their text."""
+"""Maximum number of characters of the collapsed stacks whose tree nodes are cached by the stack's text."""
 _CHUNK = 1 << 20
-"""Number of bytes of a collapsed file whose calls are estimated at once."""
+"""Number of bytes of a file of collapsed stacks that are processed at once to estimate its number of calls."""
 _ONE_OF_BITS = 6
-"""Binary logarithm of the number of distinct calls of which the estimate counts one."""
+"""Binary logarithm of N, where the estimate of distinct calls counts one of N calls."""
 _MARGIN = 1.1
-"""Ratio of the estimated number of calls to MAX_NODES above which a file is refused. The standard error of the estimate
-is below 0.5 %.
+"""Ratio of the estimated number of calls to the maximum (MAX_NODES) above which a file is refused. The standard error
+of the estimate is below 0.5 %.
 """
 _FACTOR = 0x9E3779B97F4A7C15
-"""Odd factor of the polynomial that hashes the calls of the estimate, modulo 2**64."""
+"""Odd base of the polynomial hash, modulo 2**64, by which distinct calls in a file of collapsed stacks are counted."""
 _MARKER = re.compile(r"\[[^\]]*\]$")
 
 
@@ -69,11 +69,11 @@ def read_collapsed(data: bytes, title: str) -> Profile:
 
 
 def _has_too_many_calls(data: bytes) -> bool:
-    """Return True if the stacks of a file certainly have more calls than a profile may hold, so that their tree need
-    not be built to find out.
+    """Return True if the stacks of a file certainly have more calls than a profile may hold. Their tree is then not
+    built.
 
-    A call is a stack without some of its inner frames. The function hashes all of them, and counts a share of the
-    different hashes. False means nothing.
+    A call is a beginning of a stack: its frames from the root to any frame. The function hashes all calls, and counts a
+    fixed share of the different hashes. False is no certain answer.
     """
     if data.count(b";") + data.count(b"\n") <= MAX_NODES:
         return False
@@ -100,14 +100,14 @@ def _has_too_many_calls(data: bytes) -> bool:
 
 
 def _powers(base: int) -> npt.NDArray[np.uint64]:
-    """Return the powers modulo 2**64 of a number, from the power 0 on, one for each byte of a chunk."""
+    """Return the powers of a number modulo 2**64, beginning with the power 0, for each byte of a chunk."""
     factors = np.full(_CHUNK + 1, base, np.uint64)
     factors[0] = 1
     return np.cumprod(factors)
 
 
 class _Stacks:
-    """The stacks of one collapsed file. It makes each frame once, and reads a repeated stack once."""
+    """The stacks of one file of collapsed stacks. Each frame is created once, and a repeated stack is parsed once."""
 
     def __init__(self) -> None:
         self.builder = Builder()
@@ -118,7 +118,7 @@ class _Stacks:
         self._path: list[int] = []
 
     def find(self, text: str) -> int:
-        """Return the node of a stack such as `root;caller;leaf`.
+        """Return the tree node of a stack that is given as text, such as `root;caller;leaf`.
 
         Raises:
             FormatError: The stack is too deep.
@@ -137,8 +137,8 @@ class _Stacks:
         return node
 
     def _add(self, names: list[str]) -> int:
-        """Add a stack to the tree and return its node. Outer frames that it shares with the stack before it are not
-        looked up again.
+        """Add a stack to the tree and return its node. Outer frames that are equal to those of the previous stack are
+        not looked up a second time.
         """
         shared = 0
         for name, before in zip(names, self._names, strict=False):
@@ -154,7 +154,7 @@ class _Stacks:
 
 
 class _Frames(dict[str, int]):
-    """The indices of frames by function name. A lookup of a new name adds a frame to the builder."""
+    """A mapping from function names to the indices of their frames. A new name adds a frame to the builder."""
 
     def __init__(self, builder: Builder) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""OpenTelemetry's profiles signal as it is sent: ExportProfilesServiceRequest of opentelemetry-proto 1.10, with the
+"""OpenTelemetry's profiles signal as agents send it: ExportProfilesServiceRequest of opentelemetry-proto 1.10, with the
 fields of ProfilesData (opentelemetry/proto/profiles/v1development/profiles.proto).
 
-Before 1.10 the fields of a sample had other numbers under the same name. Such a request has no values here and is
+Before 1.10 the fields of a sample had other numbers under the same names. Such a request seems to have no values and is
 refused. If a resource has its samples twice, as counts and in the unit of their period, the counts are dropped.
 """
 
@@ -36,13 +36,13 @@ Entry = TypeVar("Entry")
 MAPPING, LOCATION, FUNCTION, _LINK, STRING, ATTRIBUTE, STACK = range(1, 8)
 MAX_PROFILES = 1000
 _MAX_CALLS = 1 << 22
-"""Maximum number of calls in the stacks of an OpenTelemetry request's samples. A stack is once in the request's table,
-but once for each sample in the output.
+"""Maximum number of calls in the stacks of all samples of an OpenTelemetry request. The request states a stack only
+once, but the output has it for each sample.
 """
 _MAX_VALUE = (1 << 62) - 1
 _COUNT = ValueType("samples", "count")
 _KINDS = {"native": FrameKind.NATIVE, "kernel": FrameKind.KERNEL}
-"""Kinds of frames by OpenTelemetry's profile.frame.type; all other types are interpreters."""
+"""Kinds of frames by OpenTelemetry's attribute profile.frame.type. Other types are interpreters."""
 _BUILD_IDS = (
     "process.executable.build_id.gnu",
     "process.executable.build_id.go",
@@ -88,7 +88,7 @@ def _resource(message: bytes, dictionary: _Dictionary) -> Iterator[PushedProfile
 
 
 class _Dictionary:
-    """The tables that all profiles of an OpenTelemetry request share."""
+    """The tables that all profiles of an OpenTelemetry request share (ProfilesDictionary)."""
 
     def __init__(self, data: bytes) -> None:
         rows, _ = group_fields(data)
@@ -114,7 +114,7 @@ class _Dictionary:
         return read_indices(_entry(self._stacks, at, "stack"), 1) if at else []
 
     def count(self, calls: int) -> None:
-        """Count the calls of one more sample, and check the limit of calls in a request.
+        """Count the calls of one more sample's stack, and check the limit of calls in a request.
 
         Raises:
             FormatError: The samples have too many calls.
@@ -124,7 +124,9 @@ class _Dictionary:
             raise FormatError("otlp", self._calls, f"samples of more than {_MAX_CALLS:,} calls together")
 
     def pair(self, message: bytes) -> Iterator[tuple[str, str]]:
-        """Yield the key and value of an OpenTelemetry KeyValue, or nothing if the value is neither text nor number."""
+        """Yield the key and value of an OpenTelemetry KeyValue. Yield nothing if the value is neither text nor
+        number.
+        """
         key = b"".join(read_texts(message, 1)[-1:]).decode("utf-8", "replace") or self.text(
             parse_numbers(message).get(3, 0)
         )
@@ -188,8 +190,8 @@ class _OtlpProfile:
     """One profile of an OpenTelemetry request.
 
     Attributes:
-        kind: Type of its values.
-        period: Type of its period.
+        kind: Type of the profile's values.
+        period: Type of the profile's period.
     """
 
     def __init__(self, message: bytes, dictionary: _Dictionary) -> None:
@@ -267,7 +269,7 @@ class _OtlpProfile:
 
 
 def _moved(frame: Frame, dictionary: _Dictionary, builder: Builder) -> Frame:
-    """Return a frame with the module number that the given builder has for the frame's module."""
+    """Return a frame for another builder: its module number is the one that the builder has for the same module."""
     return replace(frame, module=builder.add_module(dictionary.modules[frame.module])) if frame.module >= 0 else frame
 
 

@@ -1,8 +1,8 @@
-"""The output of `perf script`, and a `perf.data` file that an installed perf reads.
+"""Reads the output of `perf script`, and a `perf.data` file by means of an installed perf.
 
 `perf script` (Linux, tools/perf/Documentation/perf-script.txt) prints a line for each sample, then its frames. The
-innermost frame is first. perf has named the functions; addresses are used as printed, whether of the process or of the
-file. perf's clock does not count from the epoch, so the profile begins at its first sample.
+innermost frame is first. perf has named the functions. Addresses are taken as printed, whether they are those of the
+process or of the file. perf's clock does not count from the epoch, so the profile begins at its first sample.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ _SAMPLE = re.compile(
 )
 _FRAME = re.compile(rb"\s+([0-9a-f]{1,16}) (.*)")
 _ALONE = re.compile(rb"\s*[0-9a-f]{1,16} \S.*\)\s*")
-"""Pattern of the frame of a sample without callers, which `perf script` prints on the sample's line."""
+"""Pattern of a sample without callers: `perf script` prints its only frame on the sample's line."""
 _OFFSET = re.compile(r"\+0x([0-9a-f]{1,16})$")
 _SOURCE = re.compile(rb"  (\S.*):(\d{1,9})\s*")
 _MODIFIERS = re.compile(r":[ukhHGpPSDIWeb]+$")
 _CLOCKS = ("cpu-clock", "task-clock")
-"""Names of perf events whose period is nanoseconds of processor time."""
+"""Names of perf events whose period is processor time in nanoseconds."""
 _UNKNOWN, _DELETED, _PYTHON = "[unknown]", "(deleted)", "py::"
 _FIRST_LINES, _LONGEST = 1000, 1 << 16
 _MAX_OF_STACK = 1 << 17
-"""Maximum number of lines of a stack in the output of `perf script`. perf unwinds at most 65,535 frames, each perhaps
-with a source line.
+"""Maximum number of lines of a stack in the output of `perf script`. perf unwinds at most 65,535 frames, and may print
+a source line for each.
 """
 _MAX_KEPT = 1 << 26
-"""Maximum number of bytes of the stacks of `perf script` that are cached by their text."""
+"""Maximum total size in bytes of the stacks of `perf script` that are cached by their text."""
 _MAX_TOTAL = 1 << 62
 _NOT_KNOWN = -1
 
 
 def is_perf_script(data: bytes) -> bool:
-    """Return True if the data begins like the output of `perf script`: its first line that is neither empty nor a
-    comment describes a sample.
+    """Return True if data looks like the output of `perf script`: its first line that is neither empty nor a comment
+    describes a sample.
     """
     start = data[:_LONGEST].splitlines(keepends=True)[:_FIRST_LINES]
     first = next((line for line in start if line.strip() and not line.startswith(b"#")), b"")
@@ -65,7 +65,7 @@ def is_perf_script(data: bytes) -> bool:
 
 
 def read_perf_script(data: bytes, title: str) -> Profile:
-    """Read the samples that `perf script` printed.
+    """Read the samples in the output of `perf script`.
 
     Raises:
         FormatError: No line is a sample.
@@ -75,7 +75,7 @@ def read_perf_script(data: bytes, title: str) -> Profile:
 
 
 def read_perf_script_lines(lines: Iterable[bytes], title: str) -> Profile:
-    """Read the samples that `perf script` printed of one event, that of the first sample.
+    """Read the samples in lines of the output of `perf script`. Only samples of the first sample's event are read.
 
     Raises:
         FormatError: No line is a sample.
@@ -86,7 +86,7 @@ def read_perf_script_lines(lines: Iterable[bytes], title: str) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class _StackLine:
-    """One line of a stack in the output of `perf script`; the name is "" if it is not known."""
+    """One line of a stack in the output of `perf script`. The function's name is "" if it is not known."""
 
     address: int
     name: str
@@ -129,7 +129,7 @@ class _Reader:
         return self._build(title)
 
     def _finish(self, sample: re.Match[bytes] | None, stack: list[bytes]) -> None:
-        """Add the `perf script` sample whose lines have been read, if there is one."""
+        """Add the `perf script` sample whose lines have been read, if there is one, to the profile."""
         if sample is None:
             return
         event = _MODIFIERS.sub("", _text(sample["event"])) if sample["event"] else ""
@@ -158,7 +158,7 @@ class _Reader:
         return node
 
     def _frames(self, lines: Sequence[bytes]) -> Iterator[Frame]:
-        """Yield the frames of a `perf script` sample, innermost first. Inlined functions are printed before the
+        """Yield the frames of a `perf script` sample, innermost first. perf prints inlined functions before the
         function that contains them.
         """
         codes: list[tuple[_StackLine, str | None, int]] = []
@@ -221,7 +221,9 @@ class _Reader:
         return replace(found, cpu=cpu) if (cpu != _NOT_KNOWN).any() else found
 
     def _thread(self, pid: int, tid: int) -> ThreadInfo:
-        """Return the thread of a `perf script` sample; by default perf prints only the tid."""
+        """Return the thread of a `perf script` sample. By default perf prints only the tid, so the pid may be
+        unknown.
+        """
         if pid == _NOT_KNOWN:
             return ThreadInfo(0, max(tid, 0), self._names[pid, tid], "")
         name = self._names[pid, tid]
@@ -233,8 +235,8 @@ def _text(text: bytes) -> str:
 
 
 def _code(address: int, text: str) -> _StackLine:
-    """Parse one line of a stack in the output of `perf script`: `function+0xoffset (/path/of/file)`, of which offset
-    and file may be missing.
+    """Parse one line of a stack in the output of `perf script`: `function+0xoffset (/path/of/file)`. Offset and file
+    may be missing.
     """
     file = ""
     if text.endswith(")"):
@@ -253,7 +255,7 @@ _ELSEWHERE = "where perf is: perf script -F +pid > a.txt, which pyprof reads, to
 
 
 def load_perf_data(path: str) -> Profile:
-    """Read a perf.data file without inlined functions, which take perf minutes.
+    """Read a perf.data file by running perf, without inlined functions, because perf needs minutes for them.
 
     Raises:
         RecordingError: perf is not installed, or finds nothing in the file.
@@ -276,7 +278,7 @@ def load_perf_data(path: str) -> Profile:
 
 
 def _printed(command: list[str], errors: IO[bytes], title: str) -> tuple[Profile, int]:
-    """Run perf, and return the profile that it prints, with perf's exit code."""
+    """Run a `perf script` command. Return the profile in its output, and its exit code."""
     environment = os.environ | {"LC_ALL": "C"}
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment

@@ -1,8 +1,8 @@
 """pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped or not.
 
-Samples have no times. The labels pid, tid, thread and process make the thread; all others are labels of that thread.
-Samples with other labels belong to another thread. A file may have as many sets of labels as samples; after a limit,
-further sets are dropped. The primary value is the file's default, or else the last one.
+Samples have no times. The labels pid, tid, thread and process state the thread of a sample; all other labels become
+labels of that thread. Samples with other labels belong to another thread. A file may have as many sets of labels as
+samples. Beyond a limit, further sets are dropped. The primary value is the file's default, otherwise the last one.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ _GZIP = b"\x1f\x8b"
 _MAX_BYTES = 1 << 28
 """Maximum size of an inflated pprof file in bytes."""
 _MAX_TIMES, _FEW_BYTES = 50, 1 << 20
-"""Limits for gzipped data from an untrusted sender.
+"""Limits for the inflated size of gzipped data from an untrusted sender, as a multiple of its compressed size and in
+bytes.
 
-It may inflate to the larger of this multiple of its size and this number of bytes. Segments inflate to twice their
-size.
+The larger of the two limits counts. The agent's segments inflate to twice their size.
 """
 _MAX_SUM = 1 << 60
-"""Maximum sum of the values of a pprof file, so that sums over several files still fit into an int64."""
+"""Maximum sum of the values in a pprof file. It leaves room for sums over several files in an int64."""
 _MAX_STACKS, _MAX_STACK = 100_000, 1 << 10
-"""Maximum number of stacks that are cached from one pprof file to the next, and maximum size of one in bytes."""
+"""Maximum number of stacks that are cached from one pprof file to the next, and maximum size in bytes of a cached
+stack.
+"""
 _MAX_TYPES = 100
-"""Maximum number of value types of a pprof file; a push makes one segment for each."""
+"""Maximum number of value types in a pprof file. A pushed file becomes a separate segment for each."""
 MAX_LABELLED = 10_000
 """Maximum number of different sets of labels that the samples of a pprof file may have."""
 
@@ -73,12 +75,12 @@ def read_into(
     wanted: Callable[[tuple[ValueType, ...]], bool] = lambda _: True,
     max_bytes: int | None = None,
 ) -> About:
-    """Add the samples of one pprof file to a profile builder.
+    """Add the samples of one pprof file to a profile builder. A file that is refused adds nothing.
 
     Args:
-        since_ns: Origin of the sample times, None for the file's start.
-        wanted: Returns True for value types that are read. Nothing is added from other files or from refused ones.
-        max_bytes: See inflate().
+        since_ns: Time from which sample times count, None for the start that the file states.
+        wanted: Function that returns True if a file with these value types is to be read. Other files add nothing.
+        max_bytes: Maximum inflated size, as for inflate().
 
     Raises:
         FormatError: The file is broken.
@@ -90,13 +92,14 @@ def read_into(
 
 
 def inflate(data: bytes, max_bytes: int | None = None) -> bytes:
-    """Inflate gzipped data; return other data unchanged.
+    """Inflate gzipped data. Other data is returned unchanged.
 
-    Gzip states the inflated size at its end. Data from an untrusted sender that states more than _MAX_TIMES its own
-    size is refused before anything is inflated, and no more than the stated size is inflated.
+    Gzip states the inflated size at its end. Data from an untrusted sender that states more than _MAX_TIMES its
+    compressed size is refused before anything is inflated. At most the stated size is inflated.
 
     Args:
-        max_bytes: Maximum inflated size of data from an untrusted sender; None for a file, which may have _MAX_BYTES.
+        max_bytes: Maximum inflated size of data from an untrusted sender. None for a user's file, whose maximum is
+            _MAX_BYTES.
 
     Raises:
         FormatError: The data is broken or too large.
@@ -127,13 +130,13 @@ def is_gzipped(data: bytes) -> bool:
 
 
 def read_stated_size(data: bytes) -> int:
-    """Return the inflated size that gzipped data states at its end, which is modulo 4 GiB (RFC 1952, ISIZE)."""
+    """Return the inflated size in bytes that gzipped data states at its end. It is modulo 4 GiB (RFC 1952, ISIZE)."""
     return int.from_bytes(data[-4:], "little") if is_gzipped(data) else len(data)
 
 
 class _Reader:
-    """A reader of one pprof file. If stack digests precede the tables of locations, it reads the tables only if it
-    needs them.
+    """A reader of one pprof file. If the file begins with digests of its stacks, its tables of locations are read only
+    if an unknown stack needs them.
     """
 
     def __init__(self, data: bytes, builder: Builder) -> None:
@@ -182,7 +185,7 @@ class _Reader:
         return text_at(self._strings, at)
 
     def _read_frames(self, wanted: Container[int] | None) -> dict[int, int]:
-        """Return frame numbers by the ids of the pprof file's locations; wanted are ids, None for all."""
+        """Return frame numbers by the ids of the pprof file's locations. `wanted` are the ids to read, None for all."""
         self._message.read()
         self._read_strings()
         return self._frames.read_frames(self._rows.get(FUNCTION, ()), self._rows.get(LOCATION, ()), wanted)
@@ -206,14 +209,16 @@ class _Reader:
             self._builder.add_samples(stacks, some.threads, time_ns, in_order)
 
     def _digests(self) -> list[bytes]:
-        """Return the digests of the stacks that the pprof file states, [] if it does not state one for each sample."""
+        """Return the digests that the pprof file states for its samples' stacks. The list is empty unless there is one
+        for each sample.
+        """
         stated = self._rows.get(pprof_tables.STACKS, (b"",))[-1]
         fits = len(stated) == SIZE * len(self._rows.get(SAMPLE, ()))
         return [stated[at : at + SIZE] for at in range(0, len(stated), SIZE)] if fits else []
 
     def _stacks_of(self, digests: list[bytes], some: Samples) -> list[int]:
-        """Return the tree node of each stack of the pprof file. Frames are read only for stacks whose digests are not
-        known.
+        """Return the tree node of the stack of each sample in the pprof file. Frames are read only for stacks whose
+        digests are not known.
         """
         known, of = self._builder.by_digest, self._builder.digests
         found: list[int | None] = list(map(known.get, digests)) if digests else [None] * len(some)
@@ -233,9 +238,9 @@ class _Reader:
         return [node for node in found if node is not None]
 
     def _looked_up(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
-        """Return the frames of a pprof file's locations by their ids.
+        """Return the frame numbers for an array of location ids in the pprof file.
 
-        If all samples of the file are read together, only their locations are read.
+        Of a file that is small enough to be read in one batch, only the locations in use are decoded.
 
         Raises:
             FormatError: A location does not exist.
@@ -255,7 +260,7 @@ class _Reader:
         return found
 
     def _stacks(self, frames: npt.NDArray[np.int32], bounds: list[int]) -> list[int]:
-        """Return the tree node of each stack of the pprof file.
+        """Add the given stacks of the pprof file to the tree, and return the node of each.
 
         Args:
             frames: Frames of all stacks, one stack after another, each from its leaf to its root.
@@ -276,7 +281,7 @@ class _Reader:
         return found
 
     def _label(self, data: bytes) -> tuple[str, str]:
-        """Parse a label of a pprof sample. Threads have many labels in common, so each is parsed once."""
+        """Parse a label of a pprof sample. The result is cached, because threads have many labels in common."""
         found = self._labels.get(data)
         if found is None:
             row = parse_numbers(data)
@@ -305,10 +310,10 @@ class _Reader:
 
 
 def _fit(labels: Labels) -> bool:
-    """Return True if the labels of a pprof sample are within the limits for their number and length."""
+    """Return True if the labels of a pprof sample respect the limits for their number and length."""
     return len(labels) <= MOST and all(len(text) <= LONGEST for pair in labels for text in pair)
 
 
 def _number(text: str) -> int:
-    """Return the number in a label's text, and 0 for a text that is not a number."""
+    """Parse a label's text as a number; 0 for a text that is not a number."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

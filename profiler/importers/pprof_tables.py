@@ -1,7 +1,7 @@
 """The tables of a pprof file: frames, samples, and the extra fields that exporters/pprof.py writes.
 
-Each row of the samples has its stack, its values and its labels. Unknown entries of the extra fields are ignored,
-because the input is untrusted.
+A row of the table of samples has a stack, values and labels. Unknown entries of the extra fields are ignored, because
+the input is untrusted.
 """
 
 from __future__ import annotations
@@ -37,11 +37,13 @@ from pyprof.problem_counters import Problem
 from pyprof.recording.upgrades import counter_key, problem_reason
 
 AT_ONCE = 1 << 22
-"""Number of bytes of sample rows of a pprof file that are read together."""
+"""Number of bytes of a pprof file's encoded samples that are decoded in one batch."""
 _MAX_ROW = 1 << 20
-"""Maximum size in bytes of one pprof sample's stack or values."""
+"""Maximum size in bytes of the encoded stack, or of the encoded values, of one pprof sample."""
 _STACK, _VALUES, _LABELS = 0x0A, 0x12, 0x1A
-"""Tags of fields 1, 2 and 3 of a pprof sample in their usual form and order: packed, packed, messages."""
+"""Tags of fields 1, 2 and 3 of a pprof sample, in the form and order that writers usually use: packed, packed,
+messages.
+"""
 _LEAST, _MORE = 6, 0x80
 _UNKNOWN = -1
 
@@ -73,7 +75,7 @@ class Samples:
         return [unusual[at] if at in unusual else joined[spans[at][0] : spans[at][1] - 2] for at in wanted]
 
     def set_row(self, at: int, locations: bytes, values: bytes, thread: int) -> None:
-        """Set the columns of a pprof sample that does not have the usual form."""
+        """Set stack, values and thread of a pprof sample whose fields do not have the usual form."""
         self._unusual[at], self.values[at], self.threads[at] = locations, values, thread
 
 
@@ -81,9 +83,8 @@ def read_samples(rows: Sequence[bytes], thread_of: Callable[[Iterable[bytes]], i
     """Yield the samples of a pprof file in batches.
 
     Args:
-        thread_of: Returns the thread for labels. Samples of a thread usually end with equal bytes, so it is called once
-            for
-            each distinct end.
+        thread_of: Function that returns the thread for labels. The labels are the end of an encoded sample; it is
+            called once for each distinct end.
 
     Raises:
         FormatError: A row is broken.
@@ -105,8 +106,8 @@ def read_samples(rows: Sequence[bytes], thread_of: Callable[[Iterable[bytes]], i
 
 
 def _unusual(row: bytes, thread_of: Callable[[Iterable[bytes]], int]) -> tuple[bytes, bytes, int]:
-    """Return the packed locations, the packed values and the thread of a pprof sample whose fields have another order
-    or form than usual.
+    """Decode a pprof sample whose fields have an unusual order or form. Return its packed locations, its packed values
+    and its thread.
 
     Raises:
         FormatError: The row is broken or too large.
@@ -135,10 +136,10 @@ def _batches(rows: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def _usual(joined: bytes, rows: Sequence[bytes]) -> list[list[int]]:
-    """Find the samples of usual form. Return four columns of offsets into `joined`: the begin of each sample's stack,
-    values and labels, and its end.
+    """Find the pprof samples whose fields have the usual form. Return four columns of offsets into `joined`: the
+    beginnings of each sample's stack, values and labels, and its end.
 
-    A row is all zeros if its fields do not have the usual form, or if it has no labels.
+    The offsets of a sample are all 0 if its fields do not have the usual form, or if it has no labels.
     """
     sizes = row_sizes(rows)
     ends = np.cumsum(sizes)
@@ -176,10 +177,10 @@ class FrameEvidence:
 
 
 def read_frame_evidence(row: bytes, kind: FrameKind, title: str) -> FrameEvidence:
-    """Read how a frame was found, from the extra fields of a pprof location.
+    """Read how a frame was found from the extra fields of a pprof location, as exporters/pprof.py writes them.
 
     Args:
-        kind: Kind of the frame if the evidence does not state it.
+        kind: Kind of the frame if the message does not state it.
 
     Raises:
         FormatError: The message is broken.
@@ -209,7 +210,7 @@ def _member(kind: type[Member], name: str, otherwise: Member) -> Member:
 
 
 def read_summary(text: bytes) -> Summary:
-    """Read the summary of a recording from the extra fields of a pprof file.
+    """Read the summary of a recording from pyprof's own fields of a pprof file.
 
     Raises:
         FormatError: The text is not JSON.
@@ -259,18 +260,18 @@ def _part(found: object) -> Mapping[str, Any]:
 
 
 def _amount(found: Mapping[str, Any], name: str) -> float:
-    """Return a number of a pprof file's summary if it is at least 0, and 0 for any other value."""
+    """Return a number that the summary in a pprof file states, and 0 for a negative number or any other value."""
     value = found.get(name, 0)
     return min(max(value, 0), _MAX_NUMBER) if isinstance(value, int | float) else 0
 
 
 MAX_LETTERS = 1 << 28
-"""Maximum number of characters in the names of all locations of a pprof file; a name counts for each location that has
+"""Maximum number of characters in the names of all locations of a pprof file. A name counts for each location that has
 it.
 """
 MAX_MEMORY, _LINE = 1 << 16, 200
-"""Maximum size in bytes of a pprof frame that is cached (ReadFrame.memory), and estimated size of a line without its
-texts.
+"""Maximum estimated size in bytes of a pprof frame that is cached (ReadFrame.memory), and estimated size of a line of a
+frame without its texts.
 """
 _NUMBER = rb"[\x80-\xff]{0,9}[\0-\x7f]"
 _USUAL_LOCATION = re.compile(
@@ -278,16 +279,20 @@ _USUAL_LOCATION = re.compile(
     rb"\x22([\0-\x7f])(\x08%(n)b(?:\x10%(n)b)?)(?:\xc2\x3e([\0-\x7f])(.*))?" % {b"n": _NUMBER},
     re.DOTALL,
 )
-"""Pattern of a pprof location with one function and its fields in the usual order. The caller checks the sizes."""
+"""Pattern of an encoded pprof location that has one function and its fields in the usual order. The caller checks the
+sizes.
+"""
 FunctionNames = tuple[str, str, str | None]
-"""Names of a pprof function: (name, system_name, file)."""
+"""Names of a pprof function as (name, system_name, file)."""
 FunctionLine = tuple[FunctionNames, int]
 _HEAD, _ID = (1, 2, 3), 1 << 3
-"""Tags of the fields of a pprof location: its id, its mapping's id, its address."""
+"""Tags of the fields at the beginning of an encoded pprof location: its id, the id of its mapping, its address."""
 
 
 class FrameTables:
-    """The frames of one pprof file; strings is its table of texts, which may grow until frames are read."""
+    """The tables of one pprof file from which frames are made: mappings, functions, locations. `strings` is the file's
+    table of texts, which may grow until frames are read.
+    """
 
     def __init__(self, builder: Builder, strings: Sequence[str]) -> None:
         self._builder, self._strings = builder, strings
@@ -296,7 +301,7 @@ class FrameTables:
         self._letters = self._made = 0
 
     def read_modules(self, mappings: Iterable[bytes]) -> None:
-        """Read the mappings of a pprof file; this must happen before frames are read."""
+        """Read the mappings of a pprof file as modules. This must happen before frames are read."""
         for row in map(parse_numbers, mappings):
             path, build_id = (text_at(self._strings, row.get(key, 0)) for key in (5, 6))
             span = row.get(2, 0), row.get(3, 0), row.get(4, 0)
@@ -307,10 +312,10 @@ class FrameTables:
     def read_frames(
         self, functions: Sequence[bytes], locations: Iterable[bytes], wanted: Container[int] | None
     ) -> dict[int, int]:
-        """Return frame numbers by the ids of a pprof file's locations.
+        """Read locations of a pprof file as frames, and return the frame numbers by the ids of the locations.
 
         Args:
-            wanted: Ids of locations, None for all.
+            wanted: Ids of the locations to read, None for all.
 
         Raises:
             FormatError: The tables are broken.
@@ -362,11 +367,10 @@ class FrameTables:
     def _numbered(
         self, heads: list[list[int]], lines: list[FunctionLine], spans: list[tuple[int, int, bytes]]
     ) -> dict[int, int]:
-        """Return the frame numbers of locations whose lines were read, by location id. New frames are added to the
-        builder.
+        """Return the frame numbers of decoded locations, by location id. New frames are added to the builder.
 
-        Files of one program have the same frames. Each is made once and identified by its digest. Code of a file with a
-        build ID is identified by its place in the file, independent of where a process has mapped it.
+        Files of one program have the same frames. A frame is created once and identified by its digest. Code of an
+        object file with a build ID is identified by its place in the file, wherever a process has mapped it.
         """
         read, known, places = self._builder.read, self._builder.known, self._places
         found: dict[int, int] = {}
@@ -413,7 +417,9 @@ class FrameTables:
 def _frame(
     address: int, module: int, known: ModuleInfo | None, lines: tuple[FunctionLine, ...], found_by: bytes
 ) -> Frame:
-    """Make a frame of the profile from a function or address of a pprof file; known is its module."""
+    """Make a frame of the profile from a location of a pprof file. `known` is the module of the location, None for
+    none.
+    """
     rel = (address - known.start + known.offset) % (1 << 64) if known is not None else 0
     title = f"{known.name}+{rel:#x}" if known is not None else f"{address:#x}"
     kind = FrameKind.NATIVE
@@ -427,7 +433,7 @@ def _frame(
 
 
 def text_at(strings: Sequence[str], at: int) -> str:
-    """Return a text of a pprof file's string table.
+    """Return the text with this index in a pprof file's string table.
 
     Raises:
         FormatError: The string does not exist.
@@ -438,7 +444,7 @@ def text_at(strings: Sequence[str], at: int) -> str:
 
 
 def _id(location: bytes) -> int:
-    """Return the id of a pprof Location message. In most files it is the first field."""
+    """Return the id of an encoded pprof Location. In most files it is the first field."""
     if len(location) > 2 and location[0] == _ID:
         if location[1] < 0x80:
             return location[1]

@@ -1,5 +1,5 @@
-"""Builds a Profile from frames and stacks in any order, and divides it as other profilers push it: by service, labels
-and value type.
+"""Builds a Profile from frames and stacks in any order, and divides a profile that another profiler has pushed: by
+service, labels and value type.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pyprof.model.unwind_result import Trust
 
 _MAX_NS = 1 << 62
 MAX_NODES = 1 << 22
-"""Maximum number of nodes in the tree of stacks; they need about a gigabyte."""
+"""Maximum number of nodes in the tree of stacks of a Builder. So many nodes need about a gigabyte."""
 _COLUMNS = 3
 NOBODY = ThreadInfo(0, 0, "", "")
-"""The thread of all samples in a file that names no threads."""
+"""The thread to which all samples are assigned if a file names no threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class About:
     evidence: bool = True
 
     def check(self) -> None:
-        """Raise OverflowError for times of a foreign profile that a Profile cannot hold."""
+        """Check that a Profile can hold the times that a foreign profile states; raise OverflowError otherwise."""
         if not all(0 <= number < _MAX_NS for number in (self.start_ns, self.duration_ns, self.period_ns)):
             raise OverflowError("a time below 0, or too large")
 
@@ -64,10 +64,10 @@ class Parts:
 
     Attributes:
         tree: Tree whose frames are indices into `frames`.
-        time_ns: Time of each sample since the file's start.
-        stack: Node of each sample, as from Builder.add_stack().
+        time_ns: Time of each sample since the profile's start.
+        stack: Node of each sample's stack in the tree, as Builder.add_stack() returns it.
         thread: Thread index of each sample.
-        values: (samples, value types).
+        values: (samples, value types) Values of each sample.
     """
 
     frames: tuple[Frame, ...]
@@ -81,12 +81,12 @@ class Parts:
 
 
 def function_frame(name: str, file: str | None = None, line: int = 0, kind: FrameKind = FrameKind.NATIVE) -> Frame:
-    """Return a frame of a profile of which only the function is known."""
+    """Return a frame of which only the function is known, and no address."""
     return Frame(kind, 0, 0, 0, -1, (Line(name, name, 0, file, line),), Trust.CONTEXT, name)
 
 
 class StackDigests(Protocol):
-    """The protocol of a mapping from digests of stacks to nodes of the tree; a dict is one."""
+    """The protocol of a mapping from digests of stacks to nodes of the stack tree. A dict has it."""
 
     def get(self, digest: bytes, /) -> int | None: ...
     def __setitem__(self, digest: bytes, stack: int, /) -> None: ...
@@ -101,9 +101,9 @@ class WorkLimit:
     Attributes:
         samples: Maximum number of samples, and of other rows of one kind.
         threads: Maximum number of different threads.
-        unknown: Maximum number of stacks that are not known.
+        unknown: Maximum number of stacks that the reader does not know from earlier files.
         calls: Maximum number of calls in unknown stacks.
-        frames: Maximum number of frames that are not known.
+        frames: Maximum number of frames that the reader does not know from earlier files.
     """
 
     samples: int
@@ -117,7 +117,7 @@ class WorkLimitExceeded(Exception):
     """A file exceeds the limits of its reader (WorkLimit).
 
     Attributes:
-        of_frames: True if it has too many unknown frames.
+        of_frames: True if the file has too many unknown frames.
     """
 
     def __init__(self, of_frames: bool = False) -> None:
@@ -126,12 +126,12 @@ class WorkLimitExceeded(Exception):
 
 
 class ReadFrame(NamedTuple):
-    """A frame as the first file that has it describes it. In other files its module may have another number or address.
+    """A frame as decoded from the first file that has it. In other files its module may have another number or address.
 
     Attributes:
-        digest: See model/stack_digest.py.
-        letters: Number of characters in all its texts.
-        memory: Estimated size in bytes.
+        digest: Digest that identifies the frame (model/stack_digest.py).
+        letters: Number of characters in all texts of the frame.
+        memory: Estimated size of this object in bytes.
     """
 
     frame: Frame
@@ -145,14 +145,14 @@ class Builder:
     Profile.
 
     Attributes:
-        modules: Modules of the frames, each once.
+        modules: Distinct modules of the frames.
         labels: Labels of the threads.
-        known: For a reader of several files: number of a frame by the key that stands for it in all these files.
-        stacks: For a reader of several files: node of a stack by the key that stands for it in all these files.
+        known: Number of each frame by a key that a reader of several files uses for it in all of them.
+        stacks: Node of each stack by a key that a reader of several files uses for it in all of them.
         digests: Digests of frames by their numbers.
         by_digest: Nodes of stacks by their digests (model/stack_digest.py).
-        read: Frames by what files state about them; several builders may share it.
-        met: Those frames of `read` that this builder has, None if they are not collected.
+        read: Decoded frames by what files state about them. Several builders may share this mapping.
+        met: Frames of `read` that this builder has used, None if they are not collected.
         work_limit: Limit of the work that a file may cause, None for no limit.
     """
 
@@ -174,7 +174,7 @@ class Builder:
         self._values = array("q")
 
     def check_work(self, threads: int = 0, unknown: int = 0, calls: int = 0, frames: int = 0) -> None:
-        """Raise WorkLimitExceeded if one file has exceeded the limits (WorkLimit)."""
+        """Raise WorkLimitExceeded if these numbers of one file exceed the limits (work_limit)."""
         most = self.work_limit
         if most is not None and frames > most.frames:
             raise WorkLimitExceeded(of_frames=True)
@@ -190,10 +190,11 @@ class Builder:
         return len(self._tree.parent)
 
     def add_module(self, info: ModuleInfo) -> int:
-        """Add a module to the profile unless an equal one is there, and return its index.
+        """Add a module to the profile and return its index. If the profile has an equal module, return the index of
+        that.
 
-        Imported files may describe the same module. The profile says that its functions and lines are known if one of
-        the files had them.
+        Several imported files may describe the same module. The profile says that its functions and lines are known if
+        one of the files had them.
         """
         key = (info.path, info.build_id, info.start, info.end, info.offset)
         index = self._module_of.setdefault(key, len(self.modules))
@@ -208,7 +209,8 @@ class Builder:
         return self._frames.setdefault(frame, len(self._frames))
 
     def add_stack(self, frames: Iterable[int], below: int = 0) -> int:
-        """Add a stack to the tree: frames, outermost first, below a node. Return the innermost frame's node.
+        """Add a stack to the tree below a node, and return the node of its innermost frame. The frames are given
+        outermost first.
 
         Raises:
             OverflowError: The tree has too many nodes.
@@ -217,7 +219,7 @@ class Builder:
         return path[-1] if path else below
 
     def add_path(self, frames: Iterable[int], below: int = 0) -> list[int]:
-        """Add a stack like add_stack(). Return the nodes of all its frames."""
+        """Add a stack as add_stack() does, and return the nodes of all its frames."""
         path = self._tree.add_path(frames, below)
         if self.nodes > MAX_NODES:
             raise OverflowError(f"more than {MAX_NODES:,} different calls")
@@ -227,7 +229,7 @@ class Builder:
         """Add a sample of one stack to the profile.
 
         Args:
-            time_ns: Time since the file's start.
+            time_ns: Time since the profile's start in nanoseconds.
 
         Raises:
             OverflowError: A number is too large for a Profile.
@@ -238,12 +240,12 @@ class Builder:
     def add_samples(
         self, stacks: Sequence[int], threads: Sequence[int], time_ns: int, values: npt.NDArray[np.int64]
     ) -> None:
-        """Add many samples that have the same time to the profile.
+        """Add many samples to the profile, all of which have the same time.
 
         Args:
             stacks: Nodes from add_stack().
             threads: Numbers from add_thread().
-            values: (samples, value types).
+            values: (samples, value types) Values of each sample.
         """
         rows = np.empty((len(stacks), _COLUMNS), np.int64)
         rows[:, 0], rows[:, 1], rows[:, 2] = stacks, threads, time_ns
@@ -305,9 +307,9 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class PushedProfile:
-    """A profile that another profiler has pushed; its threads have the labels of the push.
+    """A profile that another profiler has pushed. Its threads have the labels of the push.
 
-    The last value is the primary one. The first value is the number of samples, if the sender states it.
+    The last value type is the primary one. The first one is the number of samples, if the sender states it.
     """
 
     service: str
@@ -315,8 +317,8 @@ class PushedProfile:
 
 
 def split_labels(pairs: Iterable[tuple[str, str]]) -> tuple[str, Labels]:
-    """Return the service and the labels of a pushed profile, without the sender's internal labels (`__name__`) and
-    those of threads.
+    """Split the labels of a pushed profile into its service and all other labels. The sender's internal labels
+    (`__name__`) and labels of threads are left out.
 
     Raises:
         FormatError: A label is not valid.
@@ -336,7 +338,7 @@ def split_labels(pairs: Iterable[tuple[str, str]]) -> tuple[str, Labels]:
 
 
 def add_labels(profile: Profile, labels: Labels) -> Profile:
-    """Add labels to all threads of a profile; they replace the threads' labels of the same names.
+    """Add labels to all threads of a profile. An existing label with the same name is replaced.
 
     Raises:
         FormatError: A label is not valid.
@@ -349,7 +351,8 @@ def add_labels(profile: Profile, labels: Labels) -> Profile:
 
 
 def split_by_value_type(profile: Profile) -> Iterator[Profile]:
-    """Yield one profile for each value type that is not a count, with the count before it if there is one.
+    """Yield a separate profile for each value type that is not a count. A count that precedes a value type stays with
+    it.
 
     If there are only counts, each becomes a profile.
     """

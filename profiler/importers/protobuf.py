@@ -12,18 +12,18 @@ from pyprof.errors import FormatError
 
 Field = tuple[int, int | bytes]
 MAX_FIELDS = 1 << 20
-"""Maximum number of fields of a protobuf message that is not read by group_fields()."""
+"""Maximum number of fields in a protobuf message that parse_fields() reads."""
 MAX_ROWS = 1 << 22
-"""Maximum number of fields of one kind in a protobuf message that is read by group_fields()."""
+"""Maximum number of fields with the same number in a protobuf message that group_fields() reads."""
 _BITS = 64
 _LONGEST = 10
 """Maximum size of a protobuf varint in bytes."""
 _FIXED = {1: 8, 5: 4}
-"""Sizes of the protobuf wire types of fixed width, which are skipped."""
+"""Sizes in bytes of the protobuf wire types of fixed width. Fields of these types are skipped."""
 
 
 def parse_fields(data: bytes) -> list[Field]:
-    """Return (number, value) of each field of a protobuf message in its order; varints are unsigned."""
+    """Return (number, value) of each field of a protobuf message, in the order of the message. Varints are unsigned."""
     found: list[Field] = []
     at, end = 0, len(data)
     while at < end:
@@ -55,15 +55,15 @@ def parse_fields(data: bytes) -> list[Field]:
 
 
 class TooManyRows(FormatError):
-    """A protobuf message has more fields of one kind than the caller allows."""
+    """A protobuf message has more fields of one number than the caller allows."""
 
 
 class Grouped:
-    """The fields of a large protobuf message, as far as read() has read it.
+    """The fields of a large protobuf message that read() has decoded so far.
 
     Attributes:
-        rows: Fields that are bytes, by their numbers.
-        numbers: Last value of the fields that are varints, by their numbers.
+        rows: Contents of all length-delimited fields, by field number.
+        numbers: Last value of each varint field, by field number.
     """
 
     def __init__(self, data: bytes, max_groups: int = MAX_ROWS) -> None:
@@ -72,11 +72,11 @@ class Grouped:
         self._data, self._at, self._most = data, 0, max_groups
 
     def read(self, after: int = 0, before: Container[int] = ()) -> None:
-        """Continue to read a protobuf message where the last call ended, to its end or to a certain field.
+        """Decode a protobuf message from where the last call stopped, to its end or to a given field.
 
         Args:
-            after: Number of a field.
-            before: Stop before a field with one of these numbers, if a field with the number `after` was read.
+            after: Number of a field that must have been read before the call may stop.
+            before: Numbers of the fields before which the call stops.
 
         Raises:
             FormatError: The message is broken.
@@ -113,9 +113,10 @@ class Grouped:
 
 
 def _read_repeated(data: bytes, at: int, tag: int, rows: list[bytes], room: int) -> int:
-    """Append to `rows` the contents of at most `room` successive length-delimited fields with this one-byte tag.
+    """Append the contents of successive length-delimited fields with this one-byte tag to `rows`. At most `room` fields
+    are read.
 
-    Stop before a field of 2^14 bytes or more, or a broken one. Return the offset after the last one.
+    Stop before a broken field, or one of 2^14 bytes or more. Return the offset after the last field that was read.
     """
     take, end = rows.append, len(data)
     while at + 2 < end and data[at] == tag and room > 0:
@@ -134,10 +135,10 @@ def _read_repeated(data: bytes, at: int, tag: int, rows: list[bytes], room: int)
 
 
 def group_fields(data: bytes) -> tuple[dict[int, list[bytes]], dict[int, int]]:
-    """Return the fields of a protobuf message that has very many.
+    """Return all fields of a protobuf message, grouped by field number, for messages with very many fields.
 
     Returns:
-        (fields that are bytes by their numbers, last value of the fields that are varints by their numbers).
+        (contents of length-delimited fields by field number, last value of each varint field by field number).
     """
     found = Grouped(data)
     found.read()
@@ -145,12 +146,12 @@ def group_fields(data: bytes) -> tuple[dict[int, list[bytes]], dict[int, int]]:
 
 
 def parse_numbers(data: bytes) -> dict[int, int]:
-    """Return the last value of each field of a protobuf message that is a varint."""
+    """Return the last value of each varint field of a protobuf message, by field number."""
     return {key: value for key, value in parse_fields(data) if isinstance(value, int)}
 
 
 def read_fixed64(data: bytes, key: int) -> int:
-    """Return the last 64-bit fixed field of a protobuf message with this number, 0 if there is none."""
+    """Return the last 64-bit fixed field with this number in a protobuf message, 0 if there is none."""
     found = at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -170,12 +171,12 @@ def read_fixed64(data: bytes, key: int) -> int:
 
 
 def read_texts(data: bytes, key: int) -> list[bytes]:
-    """Return the fields of a protobuf message with this number that are bytes."""
+    """Return the contents of all length-delimited fields with this number in a protobuf message."""
     return [value for each, value in parse_fields(data) if each == key and isinstance(value, bytes)]
 
 
 def read_indices(data: bytes, key: int) -> list[int]:
-    """Return a repeated integer field of a protobuf message, packed or not."""
+    """Return all values of a repeated integer field of a protobuf message, which may be packed or not."""
     rows = [
         value if isinstance(value, bytes) else pack_number(value) for each, value in parse_fields(data) if each == key
     ]
@@ -183,10 +184,11 @@ def read_indices(data: bytes, key: int) -> list[int]:
 
 
 def decode_repeated(rows: Sequence[bytes]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """Decode packed repeated protobuf fields of many rows.
+    """Decode a packed repeated protobuf field in each of many rows.
 
     Returns:
-        (numbers of all rows, one row after the other; index at which each row begins, and the last one's end).
+        (numbers of all rows, one row after the other; index at which each row begins, followed by the end of the last
+            row).
     """
     data = np.frombuffer(b"".join(rows), np.uint8)
     last = data < 0x80
@@ -210,7 +212,9 @@ def row_sizes(rows: Sequence[bytes]) -> npt.NDArray[np.int64]:
 
 
 def read_columns(rows: Sequence[bytes], keys: Sequence[int]) -> list[list[int]]:
-    """Return the varint fields of many protobuf messages: a list for each key, with 0 if a message lacks it."""
+    """Return chosen varint fields of many protobuf messages: for each key a list with the value in each message, 0 if
+    it has none.
+    """
     words, edges = decode_repeated(rows)
     tags = words[::2]
     if (np.diff(edges) % 2).any() or (tags & np.uint64(7)).any():  # there are fields of other kinds
@@ -225,7 +229,7 @@ def read_columns(rows: Sequence[bytes], keys: Sequence[int]) -> list[list[int]]:
 
 
 def pack_number(number: int) -> bytes:
-    """Encode a number as a packed protobuf row for decode_repeated()."""
+    """Encode a number as a row of a packed protobuf field, which decode_repeated() can decode."""
     found = bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
@@ -240,7 +244,7 @@ def to_signed(number: int) -> int:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return (value, offset behind it) of the protobuf varint at an offset."""
+    """Return (value, offset after it) of the protobuf varint at an offset."""
     value = shift = 0
     while at < len(data) and shift < _BITS + 6:
         byte = data[at]

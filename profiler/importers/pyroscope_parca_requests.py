@@ -1,9 +1,9 @@
 """Requests of other projects' agents: Pyroscope's /ingest and push.v1.PusherService/Push, Parca's WriteRaw.
 
-All carry pprof. push.v1 and WriteRaw are nearly the same message, as protocol buffer or as JSON: series of labels, each
-with profiles (github grafana/pyroscope, api/push/v1/push.proto; parca-dev/parca, proto/parca/profilestore/v1alpha1).
-/ingest has the labels in its name, `app{env=prod}`, and the profile as its body or as a part of a form. The requests
-are untrusted input: bounded, and refused as a whole by a FormatError.
+All carry profiles in pprof's format. push.v1 and WriteRaw are nearly the same message, as protocol buffer or as JSON:
+series of labels, each with profiles (github grafana/pyroscope, api/push/v1/push.proto; parca-dev/parca,
+proto/parca/profilestore/v1alpha1). /ingest has the labels in its name, `app{env=prod}`, and the profile as its body or
+as a part of a form. The requests are untrusted input: bounded, and refused as a whole by a FormatError.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _BOUNDARY = re.compile(r'multipart/form-data;.*\bboundary="?([\w\'()+,./:=? -]{1
 _FIELD = re.compile(rb'\bname="?(\w{1,40})"?')
 _MAX_PARTS = 16
 _SECONDS, _MILLISECONDS = 10**11, 10**14
-"""Upper limits of times of a push request that are in seconds or in milliseconds, because senders use different
-units.
+"""Numbers below which a time in a push request counts as seconds, or as milliseconds since the epoch. Larger ones are
+nanoseconds, because senders use different units.
 """
 
 
@@ -43,7 +43,7 @@ def read_pyroscope_ingest(words: Mapping[str, str], content_type: str, body: byt
     """Read Pyroscope's POST /ingest?name=app{k=v}&from=&until=&format=pprof.
 
     Args:
-        words: Parameters of the query.
+        words: Parameters of the URL's query.
 
     Raises:
         FormatError: The request is broken or too large.
@@ -87,7 +87,7 @@ def read_parca_write(content_type: str, body: bytes) -> list[PushedProfile]:
 
 
 Series = tuple[list[tuple[str, str]], list[bytes]]
-"""Pair of labels and the encoded profiles of a push request that have them."""
+"""A part of a push request: labels as (name, value), and the encoded profiles that have these labels."""
 
 
 def _is_json(content_type: str) -> bool:
@@ -106,8 +106,8 @@ def _pushed(series: Iterator[Series]) -> Iterator[PushedProfile]:
 
 
 def _profiles(data: bytes, service: str, labels: Labels, room: list[int]) -> Iterator[Profile]:
-    """Yield the profiles in one pprof file of a push request; room[0] is the number of bytes left, which is reduced by
-    the inflated size.
+    """Yield the profiles in one pprof file of a push request. room[0] is the number of bytes that the request may still
+    inflate to; it is reduced by the file's inflated size.
     """
     if len(whole := pprof.inflate(data, max(room[0], 1))) > room[0]:
         raise FormatError("push", room[0], f"the profiles of one request have more than {MAX_BYTES:,} bytes")
@@ -122,8 +122,8 @@ def _profiles(data: bytes, service: str, labels: Labels, room: list[int]) -> Ite
 
 
 def _of_message(body: bytes, key: int, nested: bool) -> Iterator[Series]:
-    """Yield the series (labels and profiles) of a protobuf push request; nested means that labels are in a separate
-    message.
+    """Yield the series (labels and profiles) of a protobuf push request. `nested` says that the labels are in a message
+    within the series.
     """
     for row in read_texts(body, key):
         sets = read_texts(row, 1)
@@ -140,7 +140,7 @@ def _of_json(body: bytes, within: str) -> Iterator[Series]:
     """Yield the series (labels and profiles) of a JSON push request.
 
     Args:
-        within: Field of `labels` that has the list, "" if `labels` is the list.
+        within: Name of the field of `labels` that has the list of labels, "" if `labels` is the list.
     """
     try:
         whole = orjson.loads(body)
@@ -153,10 +153,10 @@ def _of_json(body: bytes, within: str) -> Iterator[Series]:
 
 
 def _list(found: object, name: str) -> list[dict[str, Any]]:
-    """Return a list of objects from a JSON push request.
+    """Return a field of a JSON push request that must be a list of objects.
 
     Raises:
-        FormatError: The field is something else.
+        FormatError: The field is not a list of objects.
     """
     rows = found.get(name, []) if isinstance(found, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -191,7 +191,7 @@ def _form(body: bytes, boundary: bytes) -> dict[str, bytes]:
 
 
 def _moment(text: str) -> int:
-    """Parse a time of a push request and return ns since the epoch, 0 if it is not a number."""
+    """Parse a time in a push request. Return nanoseconds since the epoch, 0 if the text is not a number."""
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         return 0
     number = int(text)
@@ -199,7 +199,7 @@ def _moment(text: str) -> int:
 
 
 def _timed(profile: Profile, from_ns: int, until_ns: int) -> Profile:
-    """Return a profile with the times of its push request if the profile states none."""
+    """Return a profile with the times that its push request states, if the profile itself states none."""
     if profile.start_ns or not 0 < from_ns <= until_ns < 1 << 62:
         return profile
     length = profile.duration_ns or until_ns - from_ns

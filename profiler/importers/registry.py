@@ -1,4 +1,4 @@
-"""The format of a file, by its content; pyprof's own recording is one of them."""
+"""Reads a file in any known format. The content of the file tells its format; pyprof's own recording is one of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyprof.recording.untrusted_recording import MAGIC, read_bytes
 
 IsOne = Callable[[bytes], bool]
 Read = Callable[[bytes, str], Profile]
-"""Function that reads a profile from (data, title); raises FormatError."""
+"""Function that decodes a profile from (data of the file, title). It raises FormatError."""
 
 FORMATS: dict[str, tuple[IsOne, Read]] = {
     "speedscope": (speedscope.is_speedscope, speedscope.read_speedscope),
@@ -21,7 +21,7 @@ FORMATS: dict[str, tuple[IsOne, Read]] = {
     "perf script": (perf.is_perf_script, perf.read_perf_script),
     "collapsed": (collapsed.is_collapsed, collapsed.read_collapsed),
 }
-"""Readers of file formats in the order in which they are tried."""
+"""Formats of files in the order in which they are tried: for each a test and a reader."""
 
 
 def load(path: str | PathLike[str]) -> Profile:
@@ -38,7 +38,7 @@ def load(path: str | PathLike[str]) -> Profile:
 
 
 def is_recording(path: str) -> bool:
-    """Return True for a recording of pyprof, False for another file.
+    """Return True if a file is a recording of pyprof (NAME.pyprof), False for another file.
 
     Raises:
         RecordingError: The file cannot be read.

@@ -1,6 +1,7 @@
 """speedscope's JSON (npm speedscope, dist/release/file-format-schema.json), sampled and evented profiles.
 
-Each profile of the file becomes a thread. A sample begins when the weight of the previous one has passed.
+Each profile in the file becomes a thread. Samples follow one another: each begins when the weight of the previous one
+has passed.
 """
 
 from __future__ import annotations
@@ -97,7 +98,9 @@ def _sampled(profile: Any, builder: Builder, frames: Sequence[int]) -> Iterator[
 
 
 def _evented(profile: Any, builder: Builder, frames: Sequence[int]) -> Iterator[tuple[int, float]]:
-    """Yield (node of a stack, length) between each two events of a speedscope profile of type "evented"."""
+    """Yield (node of the current stack, length of time) between each two events of a speedscope profile of type
+    "evented".
+    """
     inside: list[int] = []
     nodes = [0]
     last = profile["startValue"]
