@@ -1,7 +1,7 @@
-"""The list of collectors of live processes, for the command line, and the function that opens one.
+"""The list of collectors of live processes for the command line, and the function that opens a collector.
 
-Importing it is cheap: the collectors' folders are imported only when one is opened. sampling_source_plan.py
-chooses among them.
+Importing this module is cheap: the collectors' packages are imported only when a collector is opened.
+sampling_source_plan.py chooses among them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class CollectorSpec:
     """The description of a collector: its name and its use.
 
     Attributes:
-        name: The collector's name for --collector.
+        name: The collector's name for the option --collector.
         summary: One phrase for --help.
         kernel: True if it can show frames of the kernel.
-        wakers: True if it can report which thread ended a wait.
+        wakers: True if it can report which thread ended a wait (--wakers).
     """
 
     name: str
@@ -53,7 +53,7 @@ COLLECTORS: tuple[CollectorSpec, ...] = (
 
 
 def list_names() -> tuple[str, ...]:
-    """Return the names that --collector accepts, the default first."""
+    """Return the names that the option --collector accepts, the default first."""
     return (AUTO, *(spec.name for spec in COLLECTORS))
 
 
@@ -82,16 +82,18 @@ def open_collector(
 ) -> Collector:
     """Open a collector for the selected processes.
 
-    If a selected process ends before it is opened, the collector is opened for the others. The notes in the collector's
-    statistics state which collector AUTO chose, and why.
+    If a selected process ends meanwhile, the collector is opened for the remaining ones. The notes in the
+    collector's statistics state which collector AUTO chose, and why.
 
     Args:
         name: One of list_names().
-        program: See Request.
+        program: Path of the program that the process will execute, "" for none. Only the new program is
+            recorded.
 
     Raises:
         UsageError: There is no such collector.
-        PyprofError: The collector's error. For AUTO, the reason why none can be used.
+        PyprofError: The collector cannot be opened. For AUTO, no collector can be used, and the error says
+            why.
     """
     from pyprof.collectors.combined.source_switching_collector import open_planned
     from pyprof.collectors.targets.process_selection import Request

@@ -1,7 +1,8 @@
 """The start times of the threads of a recording: a tid that the kernel reuses is another thread.
 
-The input are fork records of the kernel and readings of /proc. The output is a thread's start (CLOCK_MONOTONIC) for a
-tid and a time. The collectors of one recording share it, so that all of them identify a thread alike.
+The input are fork records of the kernel and readings of /proc. The output is a thread's start
+(CLOCK_MONOTONIC) for a tid and a time. The collectors of one recording share the start times, so that all of
+them identify a thread alike.
 
 A fork record has nanoseconds; /proc has clock ticks (proc_pid_stat(5), field 22), rounded down. If both report a
 thread, the first report counts. A tid that is new to the recording cannot have belonged to another recorded thread. So
@@ -29,8 +30,8 @@ T = TypeVar("T")
 
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _LATE_NS = 1_000_000
-"""Maximum difference in ns between the clocks of /proc and of fork records, and between a thread's start and its
-record.
+"""Maximum difference in ns between the clocks of /proc and of fork records. It is also the maximum between a
+thread's start and its fork record.
 """
 _KEPT_NS = 10_000_000_000
 """Time in ns after a thread's end during which samples of it may still arrive."""
@@ -41,7 +42,7 @@ class _Life(NamedTuple):
     turn.
 
     Attributes:
-        started: Its start, which identifies it.
+        started: Its start time (CLOCK_MONOTONIC, ns), which identifies it.
         since_ns: Time from which a sample belongs to it. It is later than `started` if only /proc, which rounds down,
             has reported the thread.
     """
@@ -66,7 +67,7 @@ class ThreadLives:
         return sum(map(len, self._lives.values()))
 
     def note_fork(self, tid: int, time_ns: int) -> None:
-        """Note a kernel record of a thread's start. Records arrive in order of time."""
+        """Store the start of a thread from a fork record of the kernel. Records arrive in order of time."""
         lives = self._lives.setdefault(tid, [])
         rounded = tid in self._from_proc and -TICK_NS < time_ns - lives[-1].started < TICK_NS + _LATE_NS
         early = bool(lives) and time_ns <= lives[-1].started
@@ -79,10 +80,10 @@ class ThreadLives:
 
     @staticmethod
     def _recorded(lives: list[_Life], time_ns: int) -> None:
-        """Set the start of a tid's latest thread to the time of its fork record, which arrived after the thread was
-        seen.
+        """Apply the fork record of a tid's latest thread, which arrived after the thread was seen: samples
+        from the record's time on belong to the thread.
 
-        If another fork record came before, that one belonged to an earlier thread.
+        If another fork record came before, that one belonged to an earlier thread with the same tid.
         """
         started, since_ns = lives[-1]
         if since_ns < min(started, time_ns):
@@ -90,7 +91,9 @@ class ThreadLives:
         lives[-1] = _Life(started, time_ns)
 
     def find_seen_start(self, tid: int) -> int:
-        """Return when the thread that has this tid now began or was first seen. The caller has just seen it."""
+        """Return the start time in ns of the thread that has this tid now. It is the present time if the tid
+        is new, because the caller has just seen the thread for the first time.
+        """
         if tid in self._lives and tid not in self._ended:
             return self.read_proc_start(tid)
         now = time.monotonic_ns()
@@ -100,7 +103,7 @@ class ThreadLives:
         return now
 
     def read_proc_start(self, tid: int) -> int:
-        """Return when the thread that has this tid now began, according to /proc; 0 if there is none."""
+        """Return the start time in ns of the thread that has this tid now, according to /proc; 0 if there is none."""
         lives = self._lives.get(tid, [])
         ticks = procfs.read_start_ticks(tid)
         if ticks is None:
@@ -115,35 +118,40 @@ class ThreadLives:
         return lives[-1].started
 
     def note_end(self, tid: int, started: int) -> None:
-        """Note that a thread has ended: the next one with its tid is another thread, even in the same clock tick."""
+        """Store that a thread has ended. The next thread with its tid is another one, even in the same clock tick."""
         if self._lives.get(tid, _NEVER)[-1].started == started:
             self._ended.add(tid)
 
     def find_start(self, tid: int, time_ns: int) -> int:
-        """Return when the thread that had a tid at a time began, or 0 if no thread is known.
+        """Return the start time in ns of the thread that had a tid at a time, or 0 if no thread with it is
+        known.
 
-        For a time before all known threads, it is the first of them.
+        For a time before all known threads, it is that of the first one.
         """
         lives = self._lives.get(tid) or _NEVER
         return next((life.started for life in reversed(lives) if life.since_ns <= time_ns), lives[0].started)
 
     def find_process(self, pid: int, started: int) -> int:
-        """Return the start time of a process by one of its threads: when its main thread began.
+        """Return the start time in ns of a process, that is of its main thread, at the time when one of its
+        threads started.
 
         Args:
-            started: Start of the thread; 0 gives 0.
+            pid: The process.
+            started: Start time of the thread; for 0 the result is 0.
         """
         return self.find_start(pid, started + TICK_NS) if started else 0
 
     def started(self, tid: npt.NDArray[np.integer], time_ns: I64) -> I64:
-        """Return the start times of many threads (tids), each at a time, as columns of shape (n,)."""
+        """Return the start times of threads as a column of shape (n,) in ns, for columns of tids and of times
+        at which the threads had them.
+        """
         found = [(self._lives.get(each) or _NEVER)[0].started for each in tid.tolist()]
         if any(len(self._lives.get(each, _NEVER)) > 1 for each in set(tid.tolist())):
             found = [self.find_start(each, at) for each, at in zip(tid.tolist(), time_ns.tolist(), strict=True)]
         return np.array(found, np.int64)
 
     def retire(self) -> None:
-        """Forget the start times of threads that ended long ago."""
+        """Forget the start times of threads that ended more than 10 s ago."""
         now = time.monotonic_ns()
         for tid, lives in list(self._lives.items()):
             self._lives[tid] = [life for life, then in pairwise(lives) if then.since_ns > now - _KEPT_NS] + lives[-1:]
@@ -156,18 +164,18 @@ class ThreadLives:
 
 
 class DelayedRemoval(Generic[T]):
-    """A filter for items that have ended, such as threads. It returns an item only when it was given at two successive
-    calls, because samples may arrive late.
+    """A filter for items that have ended, such as threads. An item passes only when it was given at two
+    successive calls, because samples of it may still arrive after the first one.
     """
 
     def __init__(self) -> None:
         self._before: set[T] = set()
 
     def take_gone(self, ended: Set[T]) -> Set[T]:
-        """Return the items that are gone now and were already gone at the last call.
+        """Return the items that are in `ended` and were so at the last call, but were not returned yet.
 
         Args:
-            ended: All items that are gone now.
+            ended: All items that have ended.
         """
         now, self._before = self._before & ended, set(ended - self._before)
         return now
@@ -175,12 +183,12 @@ class DelayedRemoval(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """The identifiers of threads and address spaces in one recording. Its collectors share them, so that none is used
-    twice.
+    """The identifiers of threads and address spaces in one recording. All collectors of the recording share
+    them, so that no identifier is used twice.
 
     Attributes:
-        next_id: Returns numbers that are unique within the recording.
-        lives: Start times of threads, which tell threads with one tid apart.
+        next_id: Function that returns a new number, unique within the recording.
+        lives: Start times of threads, which distinguish threads with the same tid.
     """
 
     next_id: Callable[[], int] = field(default_factory=lambda: itertools.count(1).__next__)

@@ -1,7 +1,9 @@
-"""Compile the native code for each machine with the pinned compiler, and describe the result in a manifest.
+"""Compile the native stack walker for each machine with the pinned compiler, and describe the result in a
+manifest.
 
-`python native/build.py [FOLDER]` writes the objects and `manifest.json` into a folder, by default into the package. It
-needs the extra `native` (ziglang). The same sources and compiler give the same bytes, wherever they stand.
+`python native/build.py [FOLDER]` writes the objects and `manifest.json` into a folder, by default into the
+package pyprof.unwind. It needs the extra `native` (ziglang). The same sources and compiler give the same
+bytes, wherever they stand.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ FLAGS = (
     *("-fPIC", "-Wall", "-Wextra", "-Werror", "-shared", "-nostdlib", "-Wl,-z,noexecstack", "-Wl,--build-id=none"),
     "-Wl,-s",
 )
-"""Flags of the compiler for every machine. The code needs no library, so that any libc will do."""
+"""Compiler flags for every machine. The code is freestanding and links no library, so it runs with any libc."""
 LIBC = "gnu.2.17"
 
 
@@ -31,7 +33,9 @@ def digest(path: Path) -> str:
 
 
 def compile_walk(machine: str, folder: Path) -> Path:
-    """Compile the walker of stacks and the analysis of code for a machine, as one object."""
+    """Compile the stack walker and the analysis of machine code for one machine to one shared object, and
+    return its path.
+    """
     made = folder / f"walk.{machine}.so"
     compiler = [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-{LIBC}"]
     subprocess.run([*compiler, *FLAGS, *SOURCES, "-o", str(made)], check=True, cwd=ROOT, timeout=300)

@@ -1,10 +1,10 @@
 """The entry point of the command `pyprof`, which checks the installed package before it imports it.
 
-Another project has the name `pyprof` on the package index; this one is `pyprof-live` there. If both are installed,
-their files are in the same folder: the later one overwrites files of the earlier one, and removing either breaks the
-other. So the entry point is a separate package, which imports nothing of `pyprof` before the check. The check lists
-each folder of sys.path once. A package `pyprof` from elsewhere, for example from PYTHONPATH, is refused, because
-modules of both would be mixed.
+Another project has the name `pyprof` on the package index; this one is `pyprof-live` there. If both are
+installed, their files are in the same folder. Whichever is installed later overwrites files of the earlier
+one, and removing either breaks the remaining one. So the entry point is a separate package, which imports
+nothing of `pyprof` before the check. The check lists each folder of sys.path once. A package `pyprof` from
+elsewhere, for example from PYTHONPATH, is refused, because modules of both would be mixed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 REMEDY = "`pip uninstall pyprof`, then install this one again: pip install --force-reinstall CHECKOUT-OR-WHEEL"
 _RECORDS = {".dist-info": "RECORD", ".egg-info": "top_level.txt"}
-"""Suffix of a distribution's metadata folder -> file in it that lists its packages."""
+"""Name of the file that lists a distribution's packages or files, by the suffix of its metadata folder."""
 _MAX_RECORD = 1 << 20
 
 
@@ -51,13 +51,15 @@ def main() -> None:
 
 
 def _ours() -> tuple[str, str]:
-    """Return the possible folders of the package next to this one: installed, or in a checkout."""
+    """Return the two possible folders of this project's package `pyprof`: of an installed one, and in a checkout."""
     beside = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     return os.path.join(beside, "pyprof"), os.path.join(beside, "profiler")
 
 
 def other_pyprof(path: Sequence[str]) -> str | None:
-    """Return the name of a distribution `pyprof` whose files are in a package `pyprof` in a folder of path, or None."""
+    """Return a description of another project whose files are in a package `pyprof` in a folder of `path`,
+    for an error message. Return None if there is none.
+    """
     for folder in path:
         try:
             names = [name for name in os.listdir(folder or ".") if name.startswith("pyprof-")]

@@ -1,4 +1,4 @@
-"""Samples of live processes, taken by short stops.
+"""Samples of live processes, taken by short stops with ptrace(2).
 
 collector                        A collector that samples live processes by ptrace
 compiled_sampling_rounds         Rounds of samples by the compiled sampling loop, and the conversion of their results

@@ -41,19 +41,20 @@ _PENDING_SLEEP_NS = 300_000
 
 
 class PtraceCollector:
-    """A collector that samples a process, with its children if options.subprocesses is set, until they end or stop() is
-    called.
+    """A collector that samples a process by short ptrace stops, with its children if options.subprocesses is
+    set. It runs until they end or stop() is called.
 
     One thread must call batches(), learn() and close(), because the kernel ties a tracee to the thread that seized it.
 
     Attributes:
         source_id: Identifier of its batches.
-        acknowledges: True if it acknowledges flushes itself.
+        acknowledges: True if it acknowledges flushes itself, False if another collector completes its
+            batches.
         flushed_ns: End of the time whose samples it has yielded.
 
     Raises:
         NoSuchProcess: The process has ended.
-        AccessDenied: The process may not even be read (see attach.check_target).
+        AccessDenied: The process may not even be read (attach_checks.check_target() says why).
     """
 
     def __init__(
@@ -74,12 +75,13 @@ class PtraceCollector:
             pid: The process.
             options: Options of the recording.
             diagnostics: Counts problems.
-            note: Reason for which this collector was chosen, for the user.
+            note: Note for the summary that says why this collector was chosen, None for none.
             ids: Identifiers shared with other collectors of the recording.
-            readers: Returns the reader of a process's interpreter by its pid.
+            readers: Function that returns the reader of a process's interpreter by its pid.
             selection: Further processes, including those that will match later.
-            wanted: Returns True if a thread (pid, tid) should be sampled.
-            frames_note: Note to add when a sample has frames of an interpreter, None for none.
+            wanted: Function that returns True if a thread (pid, tid) should be sampled; None for all threads.
+            frames_note: Note for the summary to add when a sample has frames of an interpreter, None for
+                none.
         """
         ids = ids or Identities()
         self.source_id = ids.next_id()
@@ -135,8 +137,8 @@ class PtraceCollector:
         """Yield batches of samples. The first batch comes after the first sampling time, so that the sizes of stack
         copies are learned early.
 
-        Samples wait for others for HOLD times flush_s. They wait only for flush_s if a process, a module or a thread is
-        new to the worker, or if unwinding has found that more must be copied.
+        A batch has the samples of HOLD times flush_s. It has those of flush_s only if a process, a module or
+        a thread is new to the worker process, or if unwinding has found that more must be copied.
         """
         scheduler, targets = self._scheduler, self._targets
         sign = self._builder.take_batches()[0]
@@ -189,24 +191,28 @@ class PtraceCollector:
         yield from split_at_flushes(handover, batches, reached_ns, complete)
 
     def _flush_completed(self) -> Iterator[SampleBatch]:
-        """Yield the batches of the samples collected so far, in the middle of a round. A requested flush is
-        acknowledged after its batch.
+        """Yield the batches of the samples collected so far, before all threads of the current round were
+        checked. A requested flush is acknowledged after its batch.
         """
         return self._completed(self._flush())
 
     def _find(self) -> None:
-        """Add processes that match the user's selection and are not sampled yet."""
+        """Start to sample processes that match the user's selection and are not sampled yet."""
         if self._selection is not None:
             self._targets.add_processes(self._selection.find_new(self._targets.by_pid.keys() | self._targets.refused))
 
     def _round(self, rest: RestOfRound | None = None) -> Iterator[SampleBatch]:
-        """Sample all processes at one sampling time, or continue the round that was interrupted."""
+        """Check all threads of all processes at one sampling time and sample those that run. With `rest`,
+        continue a round that was interrupted.
+        """
         yield from self._tick(rest)
         self._scheduler.count_rounds()
         self._targets.count_rounds()
 
     def _update_accounts(self) -> None:
-        """Read the processor time of the sampled threads if that is due. Called after samples and after each wait."""
+        """Read the processor time of the sampled processes if that is due. This is called after samples and
+        after each wait.
+        """
         self._account()
         if self._targets.fresh:
             self._targets.fresh = False
@@ -222,8 +228,8 @@ class PtraceCollector:
             self._targets.settle_young(self._accounts.spent_ns)
 
     def _look_after(self, most_ns: int) -> bool:
-        """Sample and release threads whose stops take longer than expected, for at most this many nanoseconds. Return
-        False if there are no such threads.
+        """Sample and release threads whose stops take longer than expected, for at most most_ns nanoseconds.
+        Return False if there are no such threads.
         """
         if not self._stopper.stopped_threads:
             return False
@@ -236,8 +242,8 @@ class PtraceCollector:
         return True
 
     def _tick(self, rest: RestOfRound | None = None) -> Iterator[SampleBatch]:
-        """Sample all threads that are due at one sampling time. If the compiled sampling loop began the round, continue
-        with the rest of it.
+        """Sample all threads that are due at one sampling time. If the compiled sampling loop has begun with
+        them, continue with the rest.
         """
         stopped_before = self._stopper.stopped_ns
         try:
@@ -271,12 +277,15 @@ class PtraceCollector:
         self._scheduler.clock.note_pause(self._stopper.stopped_ns - stopped_before)
 
     def _visit(self) -> None:
-        """Begin to pin the sampler to one processor after the other, if samples are better then (see OnCpuTurns)."""
+        """Begin to pin the sampler to one processor after the other, if samples are better then (see
+        OnCpuTurns.start_visit).
+        """
         if self._sampler.turns.start_visit(self._targets.by_pid, self._targets.brief):
             self._scheduler.set_visits(len(self._sampler.turns.visited))
 
     def _sample_displaced(self) -> Thread | None:
-        """Sample the thread that lost its processor to the sampler, before the scheduler moves it to another one.
+        """Sample the thread that lost its processor to the sampler when the sampler woke up, before the
+        scheduler moves that thread to another processor.
 
         Returns:
             The thread, or None if it belongs to no sampled process.
@@ -293,7 +302,9 @@ class PtraceCollector:
         return self._catch(child) if child else None
 
     def _catch(self, child: int) -> Thread | None:
-        """Sample a newly found process. It is stopped first, because it may end while its /proc files are read."""
+        """Sample the first thread of a newly found process. It is stopped first, because it may end while its
+        /proc files are read.
+        """
         outcome = self._stopper.sample_unknown(child, lambda: self._targets.open_child(child, self._builder), 1)
         target = self._targets.by_pid.get(child)
         thread = target.threads.get(child) if target is not None else None
@@ -306,9 +317,9 @@ class PtraceCollector:
     def _to_look_at(self, rest: RestOfRound | None) -> list[TracedProcess]:
         """Return the processes among whose threads this sampling time looks for running ones.
 
-        All processes are asked before the first thread is stopped, because the sampler loses its raised priority then.
-        There are none if this sampling time is only for the thread that the sampler pushed off its processor when it
-        woke up (the displaced thread), and that thread was already found.
+        All processes are checked before the first thread is stopped, because the sampler loses its raised
+        priority then. The result is empty if only the thread that lost its processor to the sampler is
+        wanted, and that thread was already sampled.
         """
         targets, turns = list(self._targets.by_pid.values()), self._sampler.turns
         done = turns.must_search and not turns.is_for_steady and all(target.is_searched for target in targets)
@@ -317,7 +328,9 @@ class PtraceCollector:
         return [target for target in targets if self._sampler.may_need_sample(target)]
 
     def _is_there(self, target: TracedProcess) -> bool:
-        """Update the state of a recorded process. Return False if it has ended or may no longer be read."""
+        """Update what is known about a recorded process. Return False if the process has ended or may no
+        longer be read.
+        """
         self._scheduler.handover.steps += 1
         try:
             target.update(self._builder)
@@ -374,23 +387,23 @@ class PtraceCollector:
 
     @property
     def alive(self) -> list[int]:
-        """The recorded processes that have not ended."""
+        """Pids of the recorded processes that have not ended."""
         return list(self._targets.by_pid)
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """The recorded processes that have not ended and that descend from no other recorded process."""
+        """Pids of the recorded processes that have not ended and that descend from no other recorded process."""
         roots = self._targets.roots
         return tuple(pid for pid, root in roots.items() if pid == root or root not in roots)
 
     def totals(self) -> tuple[int, int, int]:
-        """Return (threads and processes that were found, nanoseconds that samples should stand for, nanoseconds that
-        they stand for).
+        """Return (number of threads and processes that were found, nanoseconds that samples should stand for,
+        nanoseconds that they stand for).
         """
         return (self._targets.birth_count, *self._accounts.totals())
 
     def take_new_processes(self) -> set[int]:
-        """Return processes that appeared or called exec since the last call."""
+        """Return the pids of processes that appeared or called exec since the last call."""
         return self._targets.take_new_processes()
 
     def threads(self) -> list[ThreadInfo]:
@@ -432,7 +445,7 @@ class PtraceCollector:
 
 
 def _seldom(threads: int) -> tuple[Note, ...]:
-    """Return a note for the summary about threads that are stopped only seldom, because stops would cut their system
+    """Return a note for the summary if threads are stopped only seldom, because stops would cut their system
     calls short. `threads` is their number.
     """
     if not threads:

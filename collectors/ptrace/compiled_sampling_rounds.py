@@ -1,8 +1,9 @@
 """Rounds of samples by the compiled sampling loop (collectors/native), and the conversion of their results.
 
-The loop handles the usual case: a process that does not change, and threads that sleep or run in user mode on the known
-stack. Python checks any other thread at once, and then the round continues. Python code that runs only at each sample
-has cold caches: at 100 Hz it costs 2.3 times as much per sample as at 1,000 Hz.
+In a round, each thread of a process is checked at one sampling time, and sampled if it runs. The loop handles
+the usual case: a process that does not change, and threads that sleep or run in user mode on the known stack.
+Python checks any other thread at once, and then the round continues. Python code that runs only at each
+sample has cold caches: at 100 Hz it costs 2.3 times as much per sample as at 1,000 Hz.
 
 A copied sample gets its place in the batch at once, in the order of the stops. Interpreter frames are decoded when no
 thread is stopped.
@@ -42,8 +43,9 @@ class PythonCheck(NamedTuple):
     """The Python functions for threads that the compiled sampling loop does not handle, such as those in a system call.
 
     Attributes:
-        check: Looks at a thread and samples it if it runs. The number of rounds is that for which this check counts.
-        concluded: Handles the outcome of a stop that the loop began and Python finished.
+        check: Function (thread, rounds) that checks a thread and samples it if it runs. The check stands for
+            this number of rounds.
+        concluded: Function (thread, outcome) for a stop that the loop began and Python finished.
     """
 
     check: Callable[[Thread, int], None]
@@ -51,11 +53,12 @@ class PythonCheck(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The sampling times of a recording as the compiled sampling loop gets them.
+    """The spacing of the sampling times, as the compiled sampling loop gets it.
 
     Attributes:
         period_ns: Time between two sampling times in nanoseconds.
-        shift_ns: Delay of all further sampling times because the sampler was late, less than a period.
+        shift_ns: Delay of all further sampling times because the sampler was late, less than a period, in
+            nanoseconds.
     """
 
     period_ns: int
@@ -65,9 +68,8 @@ class Grid(NamedTuple):
 class RoundsResult(NamedTuple):
     """The report of the compiled sampling loop about the rounds that it was given in advance.
 
-    In one round, the loop checks each thread of the process that is due: it takes a sample if the thread runs. A round
-    that
-    has begun may be left for Python to finish.
+    In one round, the loop checks threads of the process at one sampling time and samples those that run. It
+    may leave the rest of a round to Python.
 
     Attributes:
         done: Number of rounds that the loop completed.
@@ -91,7 +93,7 @@ class _Undecoded(NamedTuple):
     Attributes:
         lane: Index of the sample in the batch.
         thread: The sample's thread.
-        came: The row that the compiled sampling loop filled for the sample.
+        came: Row that the compiled sampling loop filled for the sample.
         offset: Offset of the stack copy in the builder's memory, in bytes.
         plan: Plan by which the memory of the frames was read.
     """
@@ -107,7 +109,7 @@ class NativeRounds:
     """The interface of one collector to the compiled sampling loop, which checks and samples threads in rounds.
 
     Attributes:
-        taken: Threads that got samples. The reader of this set clears it.
+        taken: Threads that got samples. The caller that reads this set clears it.
     """
 
     def __init__(
@@ -134,11 +136,11 @@ class NativeRounds:
         self._rows.stop.value = 1
 
     def is_usable(self, target: TracedProcess) -> bool:
-        """Return True if the compiled sampling loop can sample a process now.
+        """Return True if the compiled sampling loop can sample a process now. If not, Python does the round.
 
-        It cannot if a thread has been interrupted and has not stopped yet, if the sampler is pinned to one processor
-        after the other, for a 32-bit program, and for a Go program, whose threads change between stacks. Python does
-        the round then.
+        The loop cannot be used while a thread has been interrupted and has not stopped yet, or while the
+        sampler is pinned to one processor after the other. It can neither be used for a 32-bit program, nor
+        for a Go program, whose threads change between stacks.
         """
         is_go = target.reader is not None and target.reader.goroutines is not None
         suits = self._wanted and target.spaces.image.arch.word == WORD and not is_go
@@ -148,8 +150,8 @@ class NativeRounds:
         return not (self._stopper.stopped_threads or self._turns.visited or self._builder.full or self._undecoded)
 
     def is_running_on(self, target: TracedProcess) -> bool:
-        """Return True if the compiled sampling loop may also sleep until the sampling times of later rounds. It may not
-        if other Python threads need the GIL.
+        """Return True if the compiled sampling loop may also sleep until later sampling times and sample
+        then. It may not if other Python threads need the GIL.
         """
         return libc.can_read_without_gil() and self.is_usable(target)
 
@@ -161,11 +163,11 @@ class NativeRounds:
         Args:
             target: The process.
             checks: The threads to check.
-            weight: Weight of a check that stands for one round.
-            python: Handles unusual threads.
+            weight: Number of sampling times that each sample stands for.
+            python: Functions for threads that the loop does not handle.
 
         Returns:
-            Checks that Python must make.
+            Checks that the loop left to Python.
         """
         rounds = self._rounds
         self._prepare(target, [Round(NOW, checks)], weight)
@@ -181,8 +183,9 @@ class NativeRounds:
     ) -> RoundsResult:
         """Sample a process in its next rounds by the compiled sampling loop. is_running_on() must be True.
 
-        The loop itself waits for the sampling times of most rounds. The last rounds are made between the decoding of
-        frames, as they become due. Frames that are not decoded at the end wait for decode_samples().
+        The loop itself waits for the sampling times of most rounds. Then Python decodes interpreter frames,
+        and the loop makes the last rounds in between, as they become due. The caller must call
+        decode_samples() for frames that are left.
 
         Args:
             target: The process.
@@ -240,7 +243,7 @@ class NativeRounds:
         self._learn_our_turn()
 
     def _say_our_turn(self) -> None:
-        """Tell the compiled sampling loop at what time the sampler got its processor in this round."""
+        """Tell the compiled sampling loop at what time the sampler got its processor for this round."""
         began, rounds = self._turns.turn_start_ns, self._rounds
         rounds.own_is_read, rounds.own_began_ns = began is not None, max(began or 0, 0)
         rounds.own_is_wanted = self._turns.is_wanted
@@ -250,8 +253,8 @@ class NativeRounds:
         self._turns.set_turn(bool(rounds.own_is_read), rounds.own_began_ns, bool(rounds.own_is_wanted))
 
     def _goes_on(self, target: TracedProcess) -> bool:
-        """Return True if the compiled sampling loop may continue the current round after Python has checked one of the
-        threads.
+        """Return True if the compiled sampling loop may continue the current round after Python has checked a
+        thread.
         """
         spaces, stopper, turns = target.spaces, self._stopper, self._turns
         is_same = spaces.current is self._space and spaces.settled
@@ -271,8 +274,8 @@ class NativeRounds:
         call(address_of(rounds))
 
     def _unclaimed(self) -> StoppedThread | None:
-        """Return a thread that the compiled sampling loop has left stopped because an exception arrived, if Stopper
-        does not know the thread yet.
+        """Return a thread that the compiled sampling loop has stopped and not released, if an exception
+        prevented that Stopper got to know the thread. Otherwise return None.
         """
         rounds = self._rounds
         if self._is_handed_over or rounds.why != ReturnReason.STOPPED or not rounds.samples_count:
@@ -313,8 +316,15 @@ class NativeRounds:
         return outcome
 
     def _fill(self, target: TracedProcess, first: int, count: int, lane: int, offset: int) -> None:
-        """Set the batch's rows of samples that the compiled sampling loop has taken, with the registers and the address
-        space at their time.
+        """Fill the reserved samples of the batch with what the compiled sampling loop has read, such as
+        registers.
+
+        Args:
+            target: The process.
+            first: Index of the loop's first row to convert.
+            count: Number of rows.
+            lane: Index of the first reserved sample.
+            offset: Offset of its stack copy in the builder's memory, in bytes.
         """
         assert self._space is not None
         assert self._arch is not None
@@ -332,9 +342,8 @@ class NativeRounds:
         """Decode interpreter frames until the next sampling time.
 
         Returns:
-            True if the compiled sampling loop has a round to make now. False if all frames are decoded or sampling
-                stops. The loop makes no round after a stop, so a sampling time that has come would be requested
-                forever.
+            True if the next sampling time has come, so that the compiled sampling loop must be called. False
+                if all frames are decoded or sampling has been stopped, because the loop then makes no round.
         """
         rounds = self._rounds
         due = rounds.due
@@ -346,8 +355,8 @@ class NativeRounds:
         return False
 
     def decode_samples(self) -> None:
-        """Decode all remaining interpreter frames, while signals are blocked. Threads that have not stopped yet are
-        polled in between.
+        """Decode all remaining interpreter frames of the loop's samples, while signals are blocked. Between
+        two samples, threads that have not stopped yet are polled.
         """
         waiting, self._undecoded = self._undecoded, []
         for each in waiting:
@@ -367,7 +376,9 @@ class NativeRounds:
         return rows.checks[rounds.check : rows.behind[rounds.due]] if rounds.under_way else None
 
     def _learn(self, thread: Thread, row: ThreadRow) -> None:
-        """Update the state of a thread with what the compiled sampling loop observed, whether or not it was sampled."""
+        """Update a thread's state with what the compiled sampling loop observed in its checks, even if it
+        took no sample.
+        """
         thread.asleep_checks += row.still
         if row.asked:
             thread.note_wakeup()

@@ -1,10 +1,10 @@
-"""Stacks that are longer than what one stop copies.
+"""Deep stacks, that is, stacks that are longer than what one ptrace stop copies (--stack-size).
 
-Each stop copies the inner part. The rest is read once, after the thread runs again; later stops read only small parts
-of it. A frame may be so large that its caller's frame is near the root of the stack (alloca). Then the copy of the
-stack's end suffices for a walk, and the rest is not read. Otherwise the walk decides whether the rest is unchanged
-(unwind/heuristics/deep_stacks.py). Its feedback makes the collector read a missing word, copy more, or read the rest
-again.
+Each stop copies the inner part. The outer part is read once, after the thread runs again; later stops read
+only small parts of it. A frame may be so large that its caller's frame is near the root of the stack
+(alloca). Then the copy of the stack's end suffices for a walk, and the outer part is not read. Otherwise the
+walk decides whether the outer part is unchanged (unwind/heuristics/deep_stacks.py). Its feedback makes the
+collector read a missing word, copy more, or read the outer part again.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from pyprof.model.sample_batch import OuterStack, Piece, StackBeyondCopy
 
 _MIN_LENGTH = 64 << 10
 _OVERLAP = 16 << 10
-"""Number of bytes by which a copy of a deep stack must overlap what was read before."""
+"""Number of bytes by which a stop's copy of a deep stack must overlap the outer part that was read before."""
 _END = 32 << 10
 """Number of the outermost bytes of a deep stack that each stop reads, because a recursion was usually called from
 there.
 """
 _PLACE = 2048
-"""Number of bytes below a word that a walk lacked which later stops read too."""
+"""Number of bytes that later stops read below a word of a deep stack which a walk needed and did not find."""
 _MAX_PLACES = 32
-"""Maximum number of missed words of a deep stack around which each stop reads."""
+"""Maximum number of such missed words of a deep stack below which each stop reads."""
 _SPOTS = 32
 _SPOT = 4096
 _MAX_OUTER = 256 << 20
-"""Maximum number of bytes that are kept of one deep stack."""
+"""Maximum number of bytes that are stored of one deep stack."""
 _MAX_ALL = 512 << 20
-"""Maximum number of bytes that are kept of all deep stacks."""
+"""Maximum number of bytes that are stored of all deep stacks together."""
 _SLICE = 1 << 20
 _MAX_REST = 256
 _SURE_AFTER = 64
@@ -47,18 +47,19 @@ _kept: weakref.WeakSet[OuterStack] = weakref.WeakSet()
 
 @dataclass(slots=True, eq=False)
 class DeepStack:
-    """The state of one thread with a deep stack, that is one longer than a stop may copy. Its outer part is read
+    """The state of a thread's deep stack, which is longer than a stop may copy. Its outer part is read
     separately, while the thread runs.
 
     Attributes:
-        outer: The part of the stack that was read while the thread ran.
+        outer: The outer part of the stack, None if it was not read.
         reach: Number of bytes that a stop copies.
-        due: True if the outer part must be read again.
-        rest: Number of further stops at which the outer part is not read, because reading it was not useful before.
+        due: True if the outer part must be read, or read again.
+        rest: Number of further stops after which the outer part is not read, because reading it was not
+            useful before.
         longest: Maximum length of the stack seen so far, in bytes.
-        places: Ends of the parts that walks needed and did not find.
-        bridged: Number of bytes of the copy that sufficed for a walk whose next frame was near the root of the stack; 0
-            if there was no such walk.
+        places: Ends of words that walks needed and did not find.
+        bridged: Number of bytes of the copy that sufficed for a whole walk, because one large frame reached
+            to the root part of the stack; 0 if there was no such walk.
     """
 
     outer: OuterStack | None = None
@@ -74,10 +75,10 @@ class DeepStack:
     _turn: itertools.count[int] = field(default_factory=itertools.count)
 
     def choose_copy(self, base: int, max_bytes: int) -> int:
-        """Return how many bytes of a deep stack the next stop copies, starting at `base`.
+        """Return the number of bytes of a deep stack that the next stop copies, from `base` on.
 
-        If the outer part must be read again, it is `max_bytes`. Otherwise it is what unwinding needed up to now, at
-        least up to the outer part that is already known.
+        If the outer part must be read, it is `max_bytes`. Otherwise it is what unwinding has needed so far,
+        and at least the part below the known outer part.
         """
         outer = self.outer
         if self.bridged:
@@ -90,8 +91,8 @@ class DeepStack:
         """Return the memory ranges (avma, size) of a deep stack that a stop reads in addition to its copy, to check if
         the outer part has changed.
 
-        They are places at equal distances, which differ at each stop, the places that unwinding needed and did not
-        find, the part next to the copy, and the outermost part.
+        They are spots at equal distances, which are others at each stop, and the spots that walks needed and
+        did not find. The part next to the copy and the outermost part are included.
         """
         last = max(first, end - _END)
         stride = max((last - first) // _SPOTS & -8, _SPOT)
@@ -110,8 +111,8 @@ class DeepStack:
         return self.outer is not None and not self.due and base + size >= self.outer.avma + _OVERLAP
 
     def can_read_rest(self, length: int) -> bool:
-        """Return True if the outer part of a deep stack should be read now; `length` is the length of the whole stack
-        in bytes.
+        """Return True if the outer part of a deep stack should be read now. `length` is the length of the
+        whole stack in bytes.
         """
         if self.rest > 0:
             self.rest -= 1
@@ -119,7 +120,9 @@ class DeepStack:
         return length <= _MAX_OUTER and sum(outer.words.nbytes for outer in _kept) + length <= _MAX_ALL
 
     def read_beyond(self, ptrace: PtraceCalls, pid: int, base: int, copy: memoryview, length: int, word: int) -> None:
-        """Read a whole deep stack from `base` on; `copy` is its first part, as it was at the stop."""
+        """Read a whole deep stack from `base` on and store it as the outer part. `copy` is its first part,
+        which was copied in the stop.
+        """
         words = np.empty(length // word, f"u{word}")
         data = words.view(np.uint8)
         data[: len(copy)] = copy
@@ -136,17 +139,17 @@ class DeepStack:
         _kept.add(self.outer)
 
     def learn(self, beyond: StackBeyondCopy, reached_root: bool, missing: int, max_bytes: int, needed: int = 0) -> bool:
-        """Learn from an unwound sample how much of a deep stack a stop must copy.
+        """Choose from the walk of one sample how much of a deep stack later stops copy and read.
 
         Args:
-            beyond: The long stack's data in the sample.
+            beyond: The sample's data about the stack beyond the copy.
             reached_root: True if the walk reached the root.
-            missing: Address of a missing word; see Feedback.
+            missing: Address of the word that the walk lacked, 0 for none.
             max_bytes: Maximum number of bytes to copy.
-            needed: Number of bytes of the copy that a complete walk needed without earlier data, else 0.
+            needed: Number of bytes of the copy that a complete walk needed without the outer part, else 0.
 
         Returns:
-            True if another part is read from now on.
+            True if stops read one more spot from now on.
         """
         if needed or self.bridged:
             self.bridged = max(self.bridged, needed) if reached_root else 0
@@ -174,8 +177,8 @@ class DeepStack:
 
 
 def pieces(spans: list[tuple[int, int]], data: memoryview) -> tuple[Piece, ...]:
-    """Split data that was read for consecutive memory ranges into one piece for each range. Missing data ends the
-    result.
+    """Split data that was read for consecutive memory ranges into one piece for each range. The result ends
+    at the first range with missing data.
     """
     found, at = [], 0
     for avma, size in spans:

@@ -1,5 +1,5 @@
-"""The data that the compiled sampling loop (collectors/native) gets for its rounds, and access to the interpreter
-frames that it has read.
+"""The data that Python passes to the compiled sampling loop (collectors/native) for its rounds of samples,
+and access to the interpreter frames that the loop has read.
 """
 
 from __future__ import annotations
@@ -54,13 +54,14 @@ class FramesRead:
 class StopReads:
     """The interpreter data that the compiled sampling loop read in one stop, as a function of memory ranges.
 
-    It stands in for the function that reads a live process (Gather in model.interpreter_reader_protocols). The first
-    call returns all that the plan reads in one system call. Later calls return what was read by following the chain of
-    frames. The result ends at the first range that was not read.
+    A decoder of frames calls it like the function that reads a live process (Gather in
+    model.interpreter_reader_protocols). The first call returns all memory that the plan reads in one system
+    call. Later calls return memory that the loop read by following the chain of frames. The result ends at
+    the first range that was not read.
     """
 
     def __init__(self, memory: memoryview, begin: int, size: int) -> None:
-        """Parse what the compiled sampling loop has read in a stop.
+        """Index the memory that the compiled sampling loop has read in a stop.
 
         Args:
             memory: The buffer that the loop has filled.
@@ -93,19 +94,19 @@ class StopReads:
 MAX_SAMPLES = 256
 _FRAMES = 4 << 20
 _FURTHER = 32 << 10
-"""Number of bytes for interpreter frames that are read one by one."""
+"""Number of bytes of the buffer for a sample's interpreter frames that the loop reads one by one."""
 WORD = 8
 """Size of a register in bytes."""
 _LINKS = 2
 """Number of hard links of a directory without subdirectories, by which threads are counted."""
 
 Check = tuple[Thread, int]
-"""A thread to check for a sample, and the number of rounds that the check stands for."""
+"""The tuple (thread to check for a sample, number of rounds that the check stands for)."""
 Due = tuple[int, int]
-"""Pair of a sampling time and the time after which it is too late, in monotonic ns."""
+"""The tuple (sampling time, time after which the sampling time is missed), in monotonic ns."""
 NOW: Due = (0, 0)
 Plan = tuple[FrameReadPlan, int]
-"""The plan for reading a thread's interpreter frames, and the number of bytes that are read at once."""
+"""The tuple (plan for reading a thread's interpreter frames, number of bytes that it reads in one system call)."""
 
 
 class Round(NamedTuple):
@@ -120,12 +121,12 @@ class NativeRows:
     writes the samples.
 
     Attributes:
-        rounds: The structure whose address the loop gets; it refers to all others.
+        rounds: The structure whose address the loop gets. It refers to all others.
         samples: Rows for samples, filled by the loop.
         checks: Checks of all rounds, one after the other.
         threads: Threads of the checks, each once, in the order of their rows.
-        behind: For each round the index after its last check.
-        plans: Current plan for the interpreter frames of each thread.
+        behind: Index in `checks` after the last check of each round.
+        plans: Current plan for reading the interpreter frames of each thread.
         stop: Flag that ends the rounds.
     """
 
@@ -161,7 +162,9 @@ class NativeRows:
         )
 
     def fill_rows(self, target: TracedProcess, ahead: Sequence[Round]) -> None:
-        """Write the structures by which the compiled sampling loop samples a process in its next rounds."""
+        """Write the structures that tell the compiled sampling loop how to sample a process in its next
+        rounds (`ahead`).
+        """
         rounds, spaces, process = self.rounds, target.spaces, self._process
         self._kept, self.plans, self._target = [], {}, target
         self._fill_machine(spaces.image.arch)
@@ -184,8 +187,8 @@ class NativeRows:
         machine.call_code, machine.call_size = int.from_bytes(code, "little"), len(code)
 
     def _fill_checks(self, target: TracedProcess, ahead: Sequence[Round]) -> None:
-        """Write for each of the next rounds which threads the compiled sampling loop checks. Rounds with equal checks
-        share them.
+        """Write which threads the compiled sampling loop checks in each of the next rounds. Rounds with equal
+        checks share them.
         """
         self.checks, self.behind = [], []
         dues: list[int] = []
@@ -214,7 +217,7 @@ class NativeRows:
         return self._rows[self._numbers[thread]]
 
     def refill_row(self, target: TracedProcess, thread: Thread) -> None:
-        """Update the structure by which the compiled sampling loop knows a thread, from the thread's current state."""
+        """Write a thread's current state to its row for the compiled sampling loop."""
         row, image = self.find_row(thread), target.spaces.image
         row.still = row.asked = row.waiting = row.shared = row.slept_size = 0
         row.tid, row.schedstat, row.syscall = thread.tid, thread.schedstat_fd, -1
@@ -230,7 +233,7 @@ class NativeRows:
             self._fill_runner(row, thread, plan)
 
     def _fill_runner(self, row: ThreadRow, thread: Thread, plan: FrameReadPlan | None) -> None:
-        """Write the structure of a thread that the compiled sampling loop samples only if it is running."""
+        """Write to a thread's row what the compiled sampling loop needs to stop and sample the thread when it runs."""
         shape, share, home = thread.shape, thread.share, thread.shape.home
         assert home is not None
         row.syscall, row.sched, row.process = thread.syscall_fd, thread.sched_fd, address_of(self._process)
@@ -263,18 +266,18 @@ class NativeRows:
         return address_of(row), size
 
     def make_frames_read(self, came: SampleRow, planned: Plan) -> FramesRead:
-        """Return a function that returns the interpreter data which the compiled sampling loop has read for a sample,
-        with the plan of the reading.
+        """Return the plan and a reader of the interpreter data that the compiled sampling loop has read for a
+        sample.
         """
         plan, size = planned
         return FramesRead(plan, StopReads(self._memory, came.frames - self._arena.address, size))
 
     def make_stopped_thread(self, check: int, weight: int) -> StoppedThread:
-        """Return the stopped thread for a check that the compiled sampling loop made.
+        """Return the StoppedThread for a thread that the compiled sampling loop has stopped.
 
         Args:
-            check: Index in `checks`.
-            weight: Weight of a sample that counts for one round.
+            check: Index of the loop's check in `checks`.
+            weight: Number of sampling times that a sample of one round stands for.
         """
         assert self._target is not None
         thread, rounds = self.checks[check]
@@ -282,8 +285,8 @@ class NativeRows:
 
 
 def _is_usual(thread: Thread, arch: Arch, pac_known: bool) -> bool:
-    """Return True if the compiled sampling loop can sample a thread, whose stack and registers are of the usual kind.
-    Interpreter frames are not considered.
+    """Return True if the compiled sampling loop can sample a thread, because its stack and registers are of
+    the usual kind. Interpreter frames are not considered.
     """
     return (
         thread.shape.home is not None
@@ -299,4 +302,4 @@ _SAME = (
     *("root_cframe", "cframe_size", "cframe_current", "cframe_previous", "previous", "code", "code_mask"),
     *("frame_size", "most", "room"),
 )
-"""Names of the fields that FrameReadPlan and FramesRow share."""
+"""Names of the fields that FrameReadPlan and the loop's structure FramesRow have in common."""

@@ -1,19 +1,22 @@
-"""The threads that have a processor, and those that the sampler has displaced, by the kernel's counts of turns.
+"""The threads that run on a processor, and those from which the sampler took its processor, by the kernel's
+counts of context switches.
 
-A runnable thread (R) has a processor or waits for one. A thread that waits is where it fell asleep or lost its turn,
-however long it waits there. A sample would count that place for time in which the thread did not run.
-/proc/TID/schedstat counts how often a thread got a processor, /proc/TID/sched how often it left one. The difference is
-1 while it has one.
+A turn is the time between a thread's switch onto a processor and its switch off it. A runnable thread (R) has
+a processor or waits for one. A thread that waits is where it fell asleep or lost its processor, however long
+it waits there. A sample would count that place for time in which the thread did not run. /proc/TID/schedstat
+counts how often a thread got a processor, /proc/TID/sched how often it left one. The difference is 1 while it
+has one.
 
-If all processors are busy, the sampler gets one by displacing a thread. The kernel reads one clock for both: the
-sampler's turn begins at the very nanosecond at which the other turn ended (se.exec_start). The displaced thread ran
-until then and stays where it is until the sampler leaves, so its sample is exact. A thread on another processor
-continues to run before it stops.
+If all processors are busy, the sampler gets one by displacing a thread, that is, by preempting it. The kernel
+reads one clock for both: the sampler's turn begins at the very nanosecond at which the other turn ended
+(se.exec_start). The displaced thread ran until then and stays where it is until the sampler leaves, so its
+sample is exact. A thread on another processor continues to run before it stops.
 
-So if threads wait or switch often, processors are visited one after the other. Each visit samples only the displaced
-one of such threads. Otherwise a thread that runs for 0.05 ms at a time would be found in its longest system calls (a
-server of threads that alternate by a lock: up to 40 percentage points too much). A thread that rarely leaves its
-processor (ptrace/sampled_thread.py) is sampled wherever it runs, at one visit of as many as there are processors.
+So if threads wait or switch often, the sampler is pinned to one processor after the other. Each visit samples
+only the displaced one of such threads. Otherwise a thread that runs for 0.05 ms at a time would be found in
+its longest system calls (a server of threads that alternate by a lock: up to 40 percentage points too much).
+A thread that rarely leaves its processor (ptrace/sampled_thread.py) is sampled wherever it runs, at one of as
+many visits as there are processors.
 
 The sampler must not be displaced by other threads of the profiler, and samples must not come from another collector
 between two rounds. In such cases threads are sampled by their share of a processor (ptrace/sampled_thread.py).
@@ -32,16 +35,22 @@ from pyprof.collectors.linux.libc import PtraceCalls, sched_setattr
 from pyprof.collectors.ptrace.sampled_thread import Thread
 
 MAX_VISITED = 8
-"""Maximum number of processors that are visited in turn. Each one is visited at the sampling rate."""
+"""Maximum number of processors to which the sampler is pinned in turn. Each processor is visited at the
+sampling rate.
+"""
 _STAY = 4
-"""Number of consecutive visits to one processor. After a move the sampler waits for a processor and may be late."""
+"""Number of consecutive visits of the sampler to one processor. After a move the sampler waits for a
+processor and may be late.
+"""
 _MIN_ASKED, _UNSURE = 50, 0.1
 _TRIES = 3
 _BRIEF, _LISTED = 20, 4
 
 
 class Turn(IntEnum):
-    """The state of a thread's turn on a processor, such as running or displaced by the sampler."""
+    """Whether a thread has a processor at a check. A turn is the time from its switch onto a processor to its
+    switch off it.
+    """
 
     UNKNOWN = 0  # the kernel does not report it (CONFIG_SCHED_DEBUG before Linux 6.15)
     RUNNING = 1  # on another processor than the sampler
@@ -51,18 +60,19 @@ class Turn(IntEnum):
 
 
 def read_turn_ns(sched: bytes) -> int:
-    """Return when a thread's last turn on a processor began or ended, by its sched file, in ns of the processor's
+    """Return when a thread last got or left a processor, from its /proc/TID/sched, in ns of the processor's
     clock.
 
     Raises:
-        ValueError: The sched file has no such line.
+        ValueError: The file has no such line.
     """
     begin = sched.index(b":", sched.index(b"\nse.exec_start")) + 1
     return int(sched[begin : sched.index(b"\n", begin)].replace(b".", b""))
 
 
 def read_turn_counts(sched: bytes) -> tuple[int, int]:
-    """Return (number of a thread's turns on a processor that have ended, number of those that ended by a wait).
+    """Return (number of times that a thread left a processor, number of those at which it began to wait),
+    from its /proc/TID/sched.
 
     Raises:
         ValueError: The file has no such lines.
@@ -73,10 +83,10 @@ def read_turn_counts(sched: bytes) -> tuple[int, int]:
 
 
 def _shorten_slice() -> None:
-    """Request scheduler time slices of 0.1 ms, the minimum of the kernel, for the sampler.
+    """Request scheduler time slices of 0.1 ms for the sampler, the kernel's minimum.
 
-    From Linux 6.12 on, a waking thread may then displace a running one without any privilege. Earlier kernels ignore
-    it.
+    From Linux 6.12 on, a waking thread may then preempt a running one without any privilege. Earlier kernels
+    ignore the request.
     """
     if os.sched_getscheduler(0) == os.SCHED_OTHER:
         nice, reset_on_fork = os.getpriority(os.PRIO_PROCESS, 0), 1
@@ -92,7 +102,8 @@ class OnCpuTurns:
     Attributes:
         visited: Processors to which the sampler is pinned one after the other, one for each sampling time ("a visit").
             Empty while the sampler may run anywhere.
-        own: Descriptor of the sampler's /proc/.../sched, or -1 if the kernel's counts of turns are not used.
+        own: Descriptor of the sampler's /proc/.../sched, or -1 if the kernel's counts of context switches are
+            not used.
     """
 
     def __init__(self, ptrace: PtraceCalls, alone: bool, may_visit: bool) -> None:
@@ -115,8 +126,8 @@ class OnCpuTurns:
         self._asked = self._unsure = self._visits = 0
 
     def start_turns(self) -> None:
-        """Start to use the kernel's counts of turns, in the thread that samples. Nothing happens if that is not the
-        process's main thread.
+        """Start to use the kernel's counts of context switches, in the thread that samples. Nothing happens
+        if that is not the process's main thread.
         """
         if not self._alone or threading.get_native_id() != os.getpid():
             return
@@ -145,8 +156,8 @@ class OnCpuTurns:
     def note_arrival(self) -> None:
         """Note that a sampling time has come: the sampler has slept and has a processor again.
 
-        The start of its turn on the processor is read at once if the last round needed it, because a tick of the
-        kernel's timer changes the number. Most rounds do not need it.
+        The time at which the sampler got its processor is read at once if the last round needed it, because a
+        tick of the kernel's timer changes the number. Most rounds do not need it.
         """
         self._visits += 1
         self._is_read = False
@@ -160,7 +171,9 @@ class OnCpuTurns:
             self._began_ns = read_turn_ns(os.pread(self.own, 4096, 0))
 
     def _has_displaced(self, at_ns: int) -> bool:
-        """Return True if a thread's turn on the processor ended at this time because the sampler's turn began."""
+        """Return True if a thread that left its processor at this time did so because the sampler took the
+        processor.
+        """
         self._is_wanted = True
         if not self._is_read:
             self._read_own()
@@ -179,13 +192,19 @@ class OnCpuTurns:
         return self._is_wanted
 
     def set_turn(self, is_read: bool, began_ns: int, is_wanted: bool) -> None:
-        """Set the start of the sampler's turn on its processor after a round of the compiled sampling loop."""
+        """Set what the compiled sampling loop knows about the sampler's own processor time, after its round.
+
+        Args:
+            is_read: True if the loop has read when the sampler got its processor.
+            began_ns: That time in ns of the processor's clock.
+            is_wanted: True if the round needed that time.
+        """
         self._is_wanted = is_wanted
         self._is_read, self._began_ns = is_read, began_ns or -1
 
     def count_checks(self, thread: Thread, checks: int, waiting: int) -> None:
-        """Add the compiled sampling loop's checks of a thread to the counts that decide whether the sampler moves from
-        processor to processor. A thread that rarely leaves its processor is not counted.
+        """Add checks of a thread by the compiled sampling loop to the counts that decide whether the sampler
+        is pinned to one processor after the other. A thread that rarely leaves its processor is not counted.
 
         Args:
             thread: The checked thread.
@@ -197,13 +216,13 @@ class OnCpuTurns:
             self._unsure += waiting
 
     def end_turn(self) -> None:
-        """Allow the sampler to run on all processors again after a round of samples."""
+        """Allow the sampler to run on all processors after a round of samples, if it was pinned to one."""
         if self.visited:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, self._allowed)
 
     def find_turn(self, thread: Thread, schedstat: bytes, asleep: bool = False) -> Turn:
-        """Find out whether a thread has a processor, and return that as a Turn, from the kernel's counts of turns.
+        """Find out from the kernel's counts of context switches whether a thread has a processor.
 
         In the usual case the thread has got a processor once more often than it has left one, so it runs. Then nothing
         else is read.
@@ -240,7 +259,8 @@ class OnCpuTurns:
         return Turn.WAITING
 
     def is_due(self, thread: Thread, schedstat: bytes) -> bool:
-        """Return True if a runnable thread should be sampled now, according to its processor share.
+        """Return True if a runnable thread should be sampled now: it has a processor, or its processor share
+        says so if that is unknown.
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -258,7 +278,7 @@ class OnCpuTurns:
 
     @property
     def must_search(self) -> bool:
-        """True if a round must begin with a search for the thread that the sampler displaced from its processor.
+        """True if a round must begin with a search for the thread from which the sampler took its processor.
 
         An idle processor takes over such a thread, mostly before all threads are checked. A sampler with raised
         priority displaces enough threads without a search.
@@ -273,10 +293,10 @@ class OnCpuTurns:
             return False
 
     def has_run_until_turn(self, thread: Thread, schedstat: bytes) -> bool:
-        """Return True if a sleeping thread ran until the sampler's turn began.
+        """Return True if a sleeping thread ran until the sampler took its processor.
 
-        A sampler without priority is often late, and most threads have then just fallen asleep, so this is not used
-        then.
+        This is used only if the sampler has raised priority. A sampler without priority is often late, and
+        most threads have then just fallen asleep.
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -288,20 +308,22 @@ class OnCpuTurns:
         )
 
     def count_asleep(self) -> None:
-        """Count a thread that seemed to run when it was checked but was asleep before it stopped. Many of them make the
-        sampler visit the processors in turn.
+        """Count a thread that seemed to run when it was checked but was asleep before it stopped. If there
+        are many, the sampler is pinned to one processor after the other.
         """
         self._unsure += 1
 
     @property
     def is_for_steady(self) -> bool:
-        """True if this round also samples threads that rarely leave their processor, on whatever processor they run."""
+        """True if this round also samples threads that rarely leave their processor, on whatever processor
+        they run. It is True once for each cycle of visits to all processors.
+        """
         return not self.visited or self._visits % len(self.visited) == 0
 
     @property
     def must_list(self) -> bool:
-        """True if this round lists all child processes, although it begins with a search for the thread that the
-        sampler displaced.
+        """True if this round lists all child processes, although it begins with a search for the thread from
+        which the sampler took its processor.
         """
         return not self.must_search or self._visits % _LISTED == 0
 

@@ -1,10 +1,11 @@
 """One sampled process: its threads and which of them are sampled, its address spaces, its end.
 
-Checking a sleeping thread takes 3 us, or 8 us with cold caches. For 500 threads at 100 Hz that is 15 % of a processor.
-So if a process has many threads, a thread that slept at its last checks is checked in one random round of
-QUIET_INTERVAL. With more threads the distance is larger, so that a round checks about MAX_QUIET_CHECKS threads. If the
-thread runs at a check, its sample counts for all of these rounds. So the expected time of each thread is the time that
-it ran.
+In a round, the threads of a process are checked at one sampling time, and sampled if they run. Checking a
+sleeping thread takes 3 us, or 8 us with cold caches. For 500 threads at 100 Hz that is 15 % of a processor.
+So if a process has many threads, a thread that slept at its last checks is checked only in one of
+QUIET_INTERVAL rounds, at random. With more threads the interval is larger, so that a round checks about
+MAX_QUIET_CHECKS of such threads. If the thread runs at a check, its sample counts for all of these rounds. So
+the expected time of each thread is the time that it ran.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from pyprof.problem_counters import Diagnostics
 
 QUIET_INTERVAL = 8
 MAX_QUIET_CHECKS = 256
-"""Approximate number of sleeping threads that one round checks."""
+"""Approximate maximum number of sleeping threads that one round of samples checks."""
 MIN_SUBSAMPLED_THREADS = 64
-"""Number of threads of a process below which each round checks all of them."""
+"""Number of threads of a process from which on a round of samples checks only some of them."""
 QUIET_AFTER_CHECKS = 16
-"""Number of consecutive checks that find a thread asleep after which the thread is checked less often.
+"""Number of consecutive checks that find a thread asleep, after which the thread is checked less often.
 
-With more than USUAL_THREADS threads it is reduced in proportion; so is SORT_INTERVAL.
+If a process has more than USUAL_THREADS threads, this number and SORT_INTERVAL are reduced in proportion.
 """
 USUAL_THREADS = 512
 SORT_INTERVAL = 32
@@ -47,10 +48,10 @@ _MIN_INTERVAL = 2
 
 
 class IdleSubsampling:
-    """A choice of the threads of one process that a round checks: all active threads, and a random part of those that
-    sleep.
+    """The choice of the threads of one process that a round of samples checks: all active threads, and a
+    random part of those that sleep.
 
-    `random` returns a number uniform in [0, 1).
+    `random` is a function that returns a number uniform in [0, 1).
     """
 
     def __init__(self, random: Callable[[], float]) -> None:
@@ -87,18 +88,18 @@ class IdleSubsampling:
 _NAMES_NS = 1_000_000_000
 
 Wants = Callable[[int, int], bool]
-"""Function (pid, tid) that returns True if the thread should be sampled."""
+"""The type of a function (pid, tid) that returns True if the thread should be sampled."""
 Describe = Callable[[int], ThreadInfo | None]
-"""Function that returns the description of a thread by its tid, or None if the thread has ended."""
+"""The type of a function that returns the description of a thread by its tid, or None if the thread has ended."""
 
 
 class ThreadChoice:
-    """The choice of a process's threads that are recorded, and of those that one round of samples checks.
+    """The choice of a process's threads that the user wants to record.
 
     Args:
-        pattern: Pattern to find in names of threads. The names are read once a second, because most threads get their
-            name after their start.
-        wants: See Wants; None for all threads.
+        pattern: Pattern to find in names of threads, None for all names. The names are read once a second,
+            because most threads get their name after their start.
+        wants: Function (pid, tid) that returns True if the thread should be sampled; None for all threads.
     """
 
     def __init__(self, pattern: re.Pattern[str] | None, wants: Wants | None) -> None:
@@ -133,18 +134,20 @@ _RELIST_NS = 50_000_000
 _LATEST_LIST_NS = 1_000_000_000
 _LIST_BUDGET = 100  # after a listing that used t of processor time there is none for 100 t
 _FEW = 16
-"""Maximum number of threads of a process for which the displaced one is looked for first. Each check costs 0.02 ms."""
+"""Maximum number of threads of a process that are searched for the thread from which the sampler took its
+processor. Each check costs 0.02 ms.
+"""
 
 
 class TracedProcess:
-    """A process that is sampled by short stops.
+    """A process that is sampled by short ptrace stops, with its threads and mappings.
 
     Every method that reads the process raises ProcessLookupError if it has ended, and PermissionError if it may not be
     read.
 
     Attributes:
-        started: Start of its first thread; see ThreadKey.
-        bridged: See DeepStack; value of the process's last thread with a long stack.
+        started: Start time of its first thread, see ThreadKey.
+        bridged: Value of DeepStack.bridged of the process's last thread with a deep stack, for new threads.
     """
 
     def __init__(
@@ -165,8 +168,8 @@ class TracedProcess:
             ids: Identifiers shared by all collectors of the recording.
             diagnostics: Counts problems.
             reader: Reader of its interpreter's frames, or None if they are not wanted.
-            wanted: Returns True if a thread (pid, tid) should be sampled.
-            kin: The short-lived threads of its process tree.
+            wanted: Function that returns True if a thread (pid, tid) should be sampled; None for all.
+            kin: The short-lived threads of its process tree, whose processor share is estimated together.
         """
         self.pid = pid
         self._lives = ids.lives
@@ -229,7 +232,7 @@ class TracedProcess:
             return True
 
     def look_at_modules(self, builder: BatchBuilder[ArenaMemory], force: bool = False, last: bool = False) -> None:
-        """Read /proc/PID/maps if the budget for that allows it, and assign the samples since the last reading to
+        """Read /proc/PID/maps if the budget of time permits, and assign the samples since the last reading to
         address spaces.
 
         Args:
@@ -241,7 +244,7 @@ class TracedProcess:
             builder.move_to_space(lane, space)
 
     def find_first_threads(self) -> None:
-        """List the threads of the process if that was never done. This is the cheap part of update()."""
+        """List the threads of the process if that was never done, without the other work of update()."""
         if self._count < 0:
             self._relist(self.directory.thread_count())
 
@@ -263,7 +266,7 @@ class TracedProcess:
 
     @property
     def is_many(self) -> bool:
-        """True if the process has so many threads that one round checks only some of them."""
+        """True if the process has so many threads that one round of samples checks only some of them."""
         return len(self.threads) >= MIN_SUBSAMPLED_THREADS
 
     @property
@@ -272,7 +275,7 @@ class TracedProcess:
         return self._count
 
     def _meet(self, tid: int) -> Thread:
-        """Create the state of a thread of the process that is seen for the first time, and return it.
+        """Create and return the state of a thread that is seen for the first time.
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -295,16 +298,19 @@ class TracedProcess:
 
     @property
     def is_searched(self) -> bool:
-        """True if find_displaced() searches the threads of this process for the thread that had the sampler's processor
-        before. It does not if there are too many threads or they are selected by name.
+        """True if find_displaced() searches the threads of this process. It does not if the process has too
+        many threads or they are selected by name.
         """
         return self._options.thread is None and 0 < self._count <= _FEW
 
     def find_displaced(self, is_displaced: Callable[[bytes], bool]) -> Thread | None:
-        """Return the thread that ran on the sampler's processor until the sampler took it (a displaced thread), by
-        /proc/TID/sched. The search begins with the youngest thread.
+        """Return the thread that ran on the sampler's processor until the sampler took it (a displaced
+        thread). The search reads /proc/TID/sched and begins with the youngest thread.
 
-        It returns None if threads are selected by name, or if there are too many.
+        The result is None if there is no such thread, or if this process is not searched (is_searched).
+
+        Args:
+            is_displaced: Function that returns True for the contents of such a thread's sched file.
 
         Raises:
             ProcessLookupError: The process has ended.
@@ -318,7 +324,8 @@ class TracedProcess:
         return None
 
     def _newcomer(self, tid: int) -> Thread:
-        """Create the state of a thread that must be sampled now, before the next update() would find it, and return it.
+        """Create and return the state of a new thread that must be sampled before the next update() would
+        find it.
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -329,24 +336,27 @@ class TracedProcess:
         return thread
 
     def choose_threads(self) -> list[tuple[Thread, int]]:
-        """Return the threads of the process to check now, each with the number of rounds that its check stands for."""
+        """Return the threads of the process to check in the next round, each with the number of rounds that
+        its check stands for.
+        """
         wanted = self._choice.select_threads(self.threads, self.describe_thread)
         self._turn = [(thread, 1) for thread in wanted] if self._options.idle else self._rounds.choose_threads(wanted)
         return self._turn
 
     def list_chosen(self) -> list[Thread]:
-        """Return the threads of the process that are recorded, whether they run or not."""
+        """Return the threads of the process that the user wants to record, whether they run or not."""
         return self._choice.select_threads(self.threads, self.describe_thread)
 
     def _has_lost_one(self) -> bool:
-        """Return True if a check in this round found that a thread of the process has ended."""
+        """Return True if a check in this round of samples found that a thread of the process has ended."""
         return any(thread.ended for thread, _ in self._turn)
 
     def find_late_threads(self) -> list[tuple[Thread, int]]:
-        """Return the threads that started since update() while as many others ended, each with the number of rounds
-        that its check stands for.
+        """Return threads that started after update() in this round, each with the number of rounds that its
+        check stands for.
 
-        update() counts threads, and their number has not changed.
+        update() misses them if as many other threads have ended, because it compares only the number of
+        threads.
         """
         if not self._has_lost_one():
             return []
@@ -388,8 +398,8 @@ class TracedProcess:
         return self.describe_known(tid, name)
 
     def _named(self, comm: str) -> str:
-        """Return the name of the process's current program. For a compiler, the name of the file that it compiles is
-        added.
+        """Return the name of the process's current program. For a compiler it includes the name of the file
+        that the process compiles.
         """
         self._file = compiler_files(comm, procfs.read_arguments(self.pid)).file() if may_be_compiler(comm) else ""
         return process_name(comm, self._file)
@@ -409,9 +419,7 @@ class TracedProcess:
             self._departed.append(ThreadInfo(self.pid, thread.tid, name, self.name, thread.started, self.started))
 
     def take_ended_threads(self) -> list[ThreadInfo]:
-        """Return threads of the process that ended since the last call, with the names that an interpreter gave
-        them.
-        """
+        """Return descriptions of threads that ended since the last call and had a name from an interpreter."""
         departed, self._departed = self._departed, []
         return departed
 
@@ -423,7 +431,7 @@ class TracedProcess:
         self.close()
 
     def close(self) -> None:
-        """Close the process's files; it is not sampled any more."""
+        """Close the files of the process and its threads, because it is not sampled any more."""
         for thread in self.threads.values():
             thread.close()
         self.threads.clear()

@@ -28,20 +28,23 @@ from pyprof.problem_counters import Diagnostics
 CUT_COUNTER = "stack_size_exceeded"
 
 _FEW = 16
-"""Maximum number of sampled processes whose children are read at each visit."""
+"""Maximum number of sampled processes whose children are searched for the process from which the sampler took
+its processor.
+"""
 
 Readers = Callable[[int], StackReader]
 
 
 class Targets:
-    """The processes that are sampled by stops.
+    """The processes that are sampled by ptrace stops, and the names of all threads that were sampled.
 
     Attributes:
-        by_pid: Processes that are sampled now.
+        by_pid: Processes that are sampled now, by pid.
         refused: Pids that may not be read.
         birth_count: Number of threads that were found, and of processes that ended before they could be read.
         brief: Number of processes that ended before they could be read.
-        fresh: True if a process, a module or a sampled thread is new since the last batch. The reader clears it.
+        fresh: True if a process, a module or a sampled thread is new since the last batch. The caller that
+            reads it sets it to False.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class Targets:
         readers: Readers | None,
         wanted: Callable[[int, int], bool] | None,
     ) -> None:
-        """Create an empty set of processes that are sampled by stops. See PtraceCollector for the arguments."""
+        """Create an empty set of processes. See PtraceCollector.__init__ for the arguments."""
         self.by_pid: dict[int, TracedProcess] = {}
         self.refused: set[int] = set()
         self.brief = 0
@@ -72,14 +75,14 @@ class Targets:
         self._unseen: DelayedRemoval[int] = DelayedRemoval()
 
     def _of_fresh(self, next_id: Callable[[], int]) -> int:
-        """Return the identifier for a new address space, and note that the worker does not know the address space yet
-        (`fresh`).
+        """Return an identifier for a new address space, and set `fresh`, because the worker process does not
+        know the address space yet.
         """
         self.fresh = True
         return next_id()
 
     def add_process(self, pid: int) -> None:
-        """Start to sample a process by short stops.
+        """Start to sample a process by short ptrace stops.
 
         Raises:
             ProcessLookupError: The process has ended.
@@ -93,7 +96,7 @@ class Targets:
         self._root_of[pid] = root
 
     def _root(self, pid: int) -> int:
-        """Return the selected process from which a recorded process descends."""
+        """Return the pid of the selected process from which a process descends."""
         if not self._options.subprocesses:
             return pid
         directory = ProcDir(pid)
@@ -103,7 +106,7 @@ class Targets:
             directory.close()
 
     def add_processes(self, pids: Iterable[int]) -> None:
-        """Begin to sample processes that are not sampled yet."""
+        """Start to sample those of the processes that are not sampled yet."""
         for pid in pids:
             if self._is_sampled(pid) or pid == os.getpid():
                 continue
@@ -119,8 +122,8 @@ class Targets:
                 self._diagnostics.count("process_not_permitted")
 
     def find_new_child(self, is_it: Callable[[bytes], bool]) -> int:
-        """Return the pid of a new child process whose /proc/TID/sched satisfies `is_it`, 0 if there is none. Only
-        children of the first few sampled processes are searched.
+        """Return the pid of a child process that is not sampled yet and whose /proc/TID/sched satisfies
+        `is_it`, 0 if there is none. Only children of the first few sampled processes are searched.
         """
         for target in list(self.by_pid.values())[:_FEW]:
             with contextlib.suppress(OSError):
@@ -130,7 +133,9 @@ class Targets:
         return 0
 
     def open_child(self, pid: int, builder: BatchBuilder[ArenaMemory]) -> tuple[Thread, SpaceTracker] | None:
-        """Add a child process and return its first thread, or None if the process has ended or may not be read."""
+        """Start to sample a child process. Return its first thread and its address spaces, or None if the
+        process has ended or may not be read.
+        """
         self.add_processes([pid])
         target = self.by_pid.get(pid)
         if target is None:
@@ -154,23 +159,23 @@ class Targets:
 
     @property
     def roots(self) -> dict[int, int]:
-        """Maps each sampled process to the selected process from which it descends."""
+        """Pid of the selected process from which each sampled process descends, by pid."""
         return {pid: self._root_of[pid] for pid in self.by_pid}
 
     def root_of(self, pid: int) -> int:
-        """Return the selected process from which a process descends, even if it has ended."""
+        """Return the pid of the selected process from which a process descends, even if it has ended."""
         return self._root_of.get(pid, pid)
 
     def count_rounds(self, rounds: int = 1) -> None:
-        """Count rounds of samples for all processes. In each round, every thread of a process counts for one sampling
-        time.
+        """Count rounds of samples for the processor share of short-lived threads. In each round, every thread
+        counts for one sampling time.
         """
         for young in self._young.values():
             young.rounds += rounds
 
     def settle_young(self, spent_ns: Callable[[int], int]) -> None:
-        """Update the processor shares of short-lived threads; `spent_ns` returns the processor time of
-        a process tree.
+        """Update the processor shares of short-lived threads. `spent_ns` returns the processor time of a
+        process tree by the pid of its selected process.
         """
         now = time.monotonic_ns()
         for root, young in self._young.items():
@@ -188,7 +193,7 @@ class Targets:
         self._infos[info.key] = info
 
     def describe_late(self, batch: SampleBatch) -> None:
-        """Store the names of threads whose first sample came from a stop that was late."""
+        """Store the names of threads whose first sample came from a stop that finished late."""
         for key in keys_of(batch):
             self._seen.add(key.pid)
             target = self.by_pid.get(key.pid)
@@ -228,7 +233,7 @@ class Targets:
             self._diagnostics.count("process_permission_lost")
 
     def learn(self, feedback: Feedback) -> None:
-        """Learn how much stack the walks of a batch needed, for the next copies of the same threads."""
+        """Store how much stack the walks of a batch needed, for the next copies of the same threads."""
         batch = feedback.batch
         columns = (batch.kind, batch.pid, batch.tid, feedback.top, feedback.missing, feedback.stop)
         for lane, (kind, pid, tid, top, missing, stop) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
@@ -248,10 +253,10 @@ class Targets:
     def _is_beyond(
         self, target: TracedProcess, thread: Thread, batch: SampleBatch, lane: int, top: int, missing: int
     ) -> bool:
-        """Learn from one sample how much to copy of a stack that is longer than its copy.
+        """Store what one sample shows about how much to copy of a deep stack, which is longer than its copy.
 
         Returns:
-            True if the caller must learn nothing else from the sample, such as the copy size of a shorter stack.
+            True if the sample shows nothing about the size of copies of shorter stacks.
         """
         beyond = batch.stack.beyond.get(lane)
         if beyond is None:
@@ -266,7 +271,7 @@ class Targets:
         return needed > 0 or base <= missing < base + beyond.length
 
     def take_new_processes(self) -> set[int]:
-        """Return processes that appeared or called exec since the last call."""
+        """Return the pids of processes that appeared or called exec since the last call."""
         before, self._reported = self._reported, {pid: target.spaces.current for pid, target in self.by_pid.items()}
         return {pid for pid, space in self._reported.items() if before.get(pid) is not space}
 

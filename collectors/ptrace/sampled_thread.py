@@ -1,15 +1,16 @@
 """One thread of a target: its /proc files, its sleep, its share of a processor, and the size of its stack copies.
 
-A runnable thread either has a processor or waits for one. Its share decides how often it is sampled. The kernel reports
-both times for a thread that lives long enough. Shorter threads of a process tree are treated as one group. Their share
-is the processor time of the tree, minus the time for which older threads are sampled, divided by how often a short
-thread was found. Without that, four threads of a millisecond on one processor would get four times the time that they
-ran.
+A runnable thread either has a processor or waits for one. The share of its runnable time in which it has one
+decides how often it is sampled. The kernel reports both times for a thread that lives long enough. Shorter
+threads of a process tree are treated as one group. Their share is the processor time of the tree, minus the
+time for which older threads are sampled, divided by how often a short thread was found. Without that, four
+threads of a millisecond on one processor would get four times the time that they ran.
 
-The amount of stack to copy is learned for each thread from what the walks needed. The home stack is the stack on which
-the thread usually runs. Its first copy extends to the end of the mapping, later copies to the highest address that a
-walk has used. If a thread is on another stack (of a signal handler, of a coroutine), that stack is copied, and the part
-of its home stack that the other one points into.
+The amount of stack to copy is learned for each thread from what the walks needed. The home stack is the stack
+on which the thread usually runs. Its first copy extends to the end of the mapping, later copies to the
+highest address that a walk has used. If a thread is on another stack (of a signal handler, of a coroutine),
+that stack is copied. A part of its home stack is copied too, from the lowest address on to which the other
+stack refers.
 
 Stopping a thread on another processor takes some 0.05 ms, during which it continues to run. A thread that rarely gives
 up its processor is still at the same place then. A thread that often gives it up is found where it waits.
@@ -33,21 +34,25 @@ from pyprof.model.interpreter_reader_protocols import StackReader
 
 _MIN_NS = 80_000_000
 _KEPT = 0.7
-"""Weight of a window's counts of runnable threads in the next window."""
+"""Weight of the earlier counts of runnable short-lived threads in the next estimate of their share."""
 _MAX_PAID = 0.5
-"""Maximum share of a window's samples of young threads that is left out because there were too many before."""
+"""Maximum share of the due samples of short-lived threads that is left out because there were too many
+samples before.
+"""
 _MAX_BEHIND = 4
-"""Maximum number of missing samples of young threads that are made up for; more were never possible."""
+"""Maximum number of missing samples of short-lived threads that later samples make up for. More could never
+be taken.
+"""
 
 
 class ShortThreads:
     """The short-lived threads of one process tree, whose share of the processors is estimated together.
 
-    While that share is not known, samples may be taken too often. Later ones are left out to compensate.
+    While that share is not known, too many samples may be taken. Later ones are left out to compensate.
 
     Attributes:
         share: Probability with which a young thread that is found runnable should be sampled.
-        rounds: Number of sampling times since update_share().
+        rounds: Number of sampling times since the last update_share().
         born: Number of threads of any age that were found.
     """
 
@@ -59,18 +64,23 @@ class ShortThreads:
         self._since_ns = self._spent_ns = -1
 
     def count_runnable(self, young: bool, sampled: bool) -> None:
-        """Count a young thread that is runnable, and whether it is sampled."""
+        """Count a check that found a thread runnable.
+
+        Args:
+            young: True if the thread's own share of a processor is not known yet.
+            sampled: True if it was sampled.
+        """
         self._runnable += young
         self._taken += sampled and young
         self._others += sampled and not young
 
     def count_older(self, sampled: int) -> None:
-        """Count whether an older runnable thread was sampled."""
+        """Add the number of samples of runnable threads whose own share of a processor is known."""
         self._others += sampled
 
     def update_share(self, now_ns: int, spent_ns: int) -> None:
-        """Compute in which share of the cases a young runnable thread is sampled; `spent_ns` is the tree's processor
-        time since the recording began.
+        """Compute the probability with which a short-lived runnable thread is sampled. `spent_ns` is the
+        process tree's processor time since the recording began.
         """
         elapsed = now_ns - self._since_ns
         if self._since_ns < 0:
@@ -89,25 +99,27 @@ class ShortThreads:
 
 
 WINDOW_NS = 100_000_000
-"""Time in ns that a thread must run and wait before its share of a processor is known. The kernel updates both times at
-ticks and switches.
+"""Time in ns that a thread must run or wait for a processor before its share of a processor is known. The
+kernel updates both times only at ticks and context switches.
 """
 MIN_WHOLE_SHARE = 0.9
-"""Share of a processor above which a thread counts as always running. The rest is caused by the profiler or by a few
-switches.
+"""Share of a processor from which on a thread counts as always running when it is runnable. The profiler and
+a few context switches cause the rest.
 """
 
 
 @dataclass(eq=False, slots=True)
 class ProcessorShare:
-    """The share of its runnable time in which a thread has a processor; the rest of that time it waits for one.
+    """The share of its runnable time in which a thread has a processor. In the rest of that time it waits for
+    one.
 
     Attributes:
         young: Threads of the same processes whose share is not known yet.
         ran: Running time in ns when the share was last computed; -1 before.
-        waited: Waiting time in ns at that moment.
+        waited: Time in ns that it had waited for a processor at that moment.
         share: The share, or -1 if it is not known yet.
-        credit: Sum of shares; a sample is due when it reaches 1.
+        credit: Sum of the shares at all checks. A sample is due when the sum reaches 1, which is then
+            subtracted.
     """
 
     young: ShortThreads = field(default_factory=ShortThreads)
@@ -119,9 +131,9 @@ class ProcessorShare:
     def is_due(self, schedstat: bytes) -> bool:
         """Return True if a runnable thread should be sampled now.
 
-        It is sampled in the share of its runnable time in which it had a processor. Otherwise ten threads on two
-        processors would get ten seconds of processor time in each second. A thread that never had a processor is not
-        sampled, however long it waits.
+        The share of samples is the share of the thread's runnable time in which it had a processor. Otherwise
+        ten threads on two processors would get ten seconds of processor time in each second. A thread that
+        never had a processor is not sampled, however long it waits.
         """
         ran, waited, turns = map(int, schedstat.split()[:3])
         if not turns:
@@ -145,7 +157,7 @@ RED_ZONE = 128
 """Number of bytes below sp that a leaf function may use without moving sp (System V ABI, x86-64)."""
 
 RegionAt = Callable[[int], StackMapping | None]
-"""Function that maps an address to the writable mapping around it, or to None if that is unknown."""
+"""The type of a function that returns the writable mapping at an address, or None if that is unknown."""
 
 MIN_SPAN_BYTES = 4096
 SLACK = 256
@@ -155,13 +167,13 @@ _GROWTH = 16 << 10
 
 @dataclass(slots=True)
 class StackShape:
-    """The known facts about the stack of one thread: its mapping, and which part of it unwinding needs.
+    """The known facts about the stack of one thread: its mapping, and which part of it walks need.
 
     Attributes:
-        most: Maximum copy in bytes (--stack-size).
+        most: Maximum size of a copy in bytes (--stack-size).
         home: The home stack, on which the thread usually runs, or None if it is not known yet.
-        top: Highest address in it that a walk needed; 0 if not known yet.
-        away: Number of bytes to copy if the thread is on another stack.
+        top: Highest address in the home stack that a walk needed; 0 if not known yet.
+        away: Number of bytes to copy if the thread is on another stack than its home stack.
     """
 
     most: int
@@ -170,7 +182,7 @@ class StackShape:
     away: int = _AWAY
 
     def is_home(self, sp: int, region_at: RegionAt) -> bool:
-        """Return True if sp is in the stack on which the thread usually runs, its home stack."""
+        """Return True if sp is in the thread's home stack, on which it usually runs."""
         home = self.home
         if home is not None and home.start <= sp < (self.top or home.end):
             return True
@@ -187,7 +199,7 @@ class StackShape:
 
     @property
     def occupied(self) -> StackMapping | None:
-        """The part of the thread's home stack (the one on which it usually runs) that can contain frames."""
+        """The part of the thread's home stack (on which it usually runs) that can contain frames."""
         home = self.home
         return StackMapping(home.start, self.top or home.end) if home is not None else None
 
@@ -197,7 +209,9 @@ class StackShape:
         return base, min(length, self.most)
 
     def length(self, sp: int, region_at: RegionAt) -> tuple[int, int]:
-        """Return (avma, size) of the stack on which a thread with this sp runs, as far as unwinding may need it."""
+        """Return (avma, size) of the stack on which a thread with this sp runs, up to the highest address
+        that a walk may need. The size is not limited to that of a copy.
+        """
         base = max(sp - RED_ZONE, 0) & ~7
         if self.is_home(sp, region_at):
             assert self.home is not None
@@ -214,8 +228,11 @@ class StackShape:
         return base, end - base
 
     def home_span(self, lowest: int) -> tuple[int, int]:
-        """Return (avma, size) of the part to copy of the thread's home stack, from its lowest needed address on. The
-        home stack is the one on which the thread usually runs.
+        """Return (avma, size) of the part to copy of the thread's home stack, on which it usually runs, while
+        it is on another stack.
+
+        Args:
+            lowest: Lowest address in the home stack to which the other stack refers.
         """
         assert self.home is not None
         base = max(lowest - RED_ZONE, 0) & ~7
@@ -225,13 +242,13 @@ class StackShape:
         return base, min(end - base, self.most)
 
     def learn(self, base: int, top: int, missing: int, region: StackMapping | None) -> bool:
-        """Learn from one unwound sample which part of the thread's stack unwinding needs.
+        """Store what the walk of one sample shows about which part of the thread's stack walks need.
 
         Args:
             base: Address of the copy.
-            top: See Feedback.
-            missing: See Feedback.
-            region: Mapping around `missing`.
+            top: Highest stack address that the walk needed, see Feedback.
+            missing: Address of the word that the walk lacked, 0 for none.
+            region: Writable mapping around `missing`, None if that is unknown.
 
         Returns:
             True if the next copy of the thread's stack will differ.
@@ -254,14 +271,16 @@ class StackShape:
 
 
 MIN_STEADY_NS = 4_000_000
-"""Average running time in ns between two waits above which a thread counts as steady."""
+"""Average running time in ns between two waits from which on a thread counts as steady: it rarely leaves its
+processor.
+"""
 _WINDOW_NS = 50_000_000
 _WINDOW_TIMES = _WINDOW_NS // MIN_STEADY_NS
 
 
 @dataclass(eq=False, slots=True)
 class ProcessorUse:
-    """The way in which a thread used processors in the last 0.05 s of its running time.
+    """Whether a thread rarely leaves its processor (`steady`), by the last 0.05 s of its running time.
 
     Before it has run that long, all of its running time counts. `steady` is False while nothing is known.
     """
@@ -293,24 +312,26 @@ class Thread:
         pid: Pid of its process.
         tid: The thread's id.
         directory: The process's directory in /proc.
-        shape: Amount of its stack to copy.
+        shape: The known facts about its stack, which decide how much of it is copied.
         arch: Architecture of the code in which it was last seen.
         reader: Reader of the process's interpreter, or None if its frames are not wanted.
         started: Start time of the thread (see ThreadKey).
         share: Its share of a processor.
-        steadiness: Whether the thread keeps its processor.
+        steadiness: Whether it rarely leaves its processor.
         first_slot: True until its first sampling time.
-        slept: schedstat of the sleep in which it was last seen, or None if it has run since.
-        waited: schedstat when it was last found waiting for a processor, which the kernel changes when it gets one.
-        stop_wanted: True if the stack of its last sample cannot be unwound without registers that only a stop shows.
-        stopped: (sp, pc, stack bytes) of a stop in this sleep.
+        slept: Contents of its schedstat during the sleep in which it was last seen, or None if it has run
+            since.
+        waited: Contents of its schedstat when it was last found waiting for a processor. The kernel changes
+            the file when the thread gets one.
+        stop_wanted: True if the walk of its last sample needs registers that only a stop shows.
+        stopped: (sp, pc, stack bytes) from a stop in its present sleep, None if it was not stopped.
         last_sp: sp at its last stop.
         no_user_stack: True if it has no stack (a leader that ended before its threads), until it is checked again.
         ended: True if it must be dropped.
-        has_name: True if its name was read.
+        has_name: True if its name was read, which is done at its first sample.
         asleep_checks: Number of consecutive checks that found it asleep.
         transfers: True if a stop has cut one of its system calls short.
-        deep: State of a stack that is longer than the maximum copy.
+        deep: State of its stack while that is longer than the maximum copy.
         schedstat_fd: Descriptor of its schedstat file, -1 if not open.
         syscall_fd: Descriptor of its syscall file, -1 if not open.
         sched_fd: Descriptor of its sched file, -1 if not open.
@@ -342,7 +363,7 @@ class Thread:
     sched_fd: int = field(default=-1)
 
     def open_files(self) -> None:
-        """Open the thread's /proc files. If there are no free descriptors, each read opens its file again.
+        """Open the thread's /proc files. Without free descriptors they are opened for each read instead.
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -356,7 +377,8 @@ class Thread:
             pass
 
     def read_schedstat(self) -> bytes:
-        """Return the thread's schedstat: a line with the time run, the time waited and the number of time slices.
+        """Return the contents of the thread's schedstat: a line with the time run, the time waited for a
+        processor, and the number of time slices.
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -378,7 +400,8 @@ class Thread:
         return self.directory.read(f"task/{self.tid}/syscall")
 
     def read_sched(self) -> bytes:
-        """Return the scheduler's statistics of the thread, or b"" if there are no free descriptors.
+        """Return the contents of the thread's sched file (the scheduler's statistics), or b"" if there are no
+        free descriptors.
 
         Raises:
             ProcessLookupError: The thread has ended, or the kernel has no such file.
@@ -411,7 +434,8 @@ class Thread:
 
 
 MAX_STOP_WAIT_NS = 200_000
-"""Maximum time in ns to wait for one thread to stop. After that it is checked between the other samples.
+"""Maximum time in ns to wait for one thread to stop. A thread that needs longer is polled between the
+following samples.
 
 A running thread stops in some 10 us. A thread that waits for a processor stops when it gets one.
 """
@@ -419,15 +443,15 @@ A running thread stops in some 10 us. A thread that waits for a processor stops 
 
 @dataclass(eq=False, slots=True)
 class StoppedThread:
-    """A thread that is seized by ptrace.
+    """A thread that is seized by ptrace and has been interrupted. It may not have stopped yet.
 
     Attributes:
         thread: The thread.
         spaces: Address spaces of its process.
-        weight: Weight of its sample.
+        weight: Number of sampling times that its sample stands for.
         since_ns: Monotonic time at which it was last known to run.
         asked_ns: Monotonic time at which it was interrupted.
-        asleep: The system call in which it slept before that, or None if it ran.
+        asleep: The system call in which it slept before it was interrupted, or None if it ran.
     """
 
     thread: Thread
@@ -439,7 +463,9 @@ class StoppedThread:
 
 
 def find_no_thread() -> None:
-    """Return None. This is the default of Stopper.find_unclaimed: no thread is stopped that Stopper does not know."""
+    """Return None, which means that no stopped thread is unknown to Stopper. This is the default of
+    Stopper.find_unclaimed.
+    """
     return None
 
 

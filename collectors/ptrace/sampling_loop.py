@@ -1,7 +1,8 @@
-"""Rounds of samples of a process's threads, and the sampling of one thread.
+"""Rounds of samples of a process's threads, and the sampling of one thread by ptrace stops or from outside.
 
-A round is run by the compiled sampling loop as far as possible, else in Python. A thread is sampled without reading it,
-by reading from outside, or by a stop.
+In a round, the threads of a process are checked at one sampling time, and those that run are sampled. The
+compiled sampling loop makes rounds as far as possible, else Python does. A running thread is sampled by a
+stop. A sleeping thread is read from outside, or not at all if it has not run since its last sample.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from pyprof.problem_counters import Diagnostics
 _TRIES = 3
 
 TRANSFERRING = 64
-"""Number of rounds for each stop of a thread whose system call a stop has cut short before. The round is chosen at
-random.
+"""Number of rounds of samples from which one is chosen at random to stop a thread, if a stop has cut a system
+call of the thread short before.
 
 The sample then counts for all of these rounds. Nothing shows whether a running thread is in such a call
 (docs/sampling.md).
@@ -49,7 +50,7 @@ class ThreadSampler:
         turns: Information about which threads have a processor.
         unchanged: Number of samples of threads that have not run since their last sample.
         blocked: Number of samples of sleeping threads that were read from outside.
-        refused: Threads that may not be stopped.
+        refused: Tids of threads that may not be stopped.
     """
 
     def __init__(
@@ -85,7 +86,8 @@ class ThreadSampler:
         self._stopper.restore_priority()
 
     def look_at_modules(self, target: TracedProcess) -> None:
-        """Read the mappings of a process again, because the last sample refers to a mapping that is not known.
+        """Read the mappings of a process again at once, because the last sample refers to a mapping that is
+        not known.
 
         Raises:
             ProcessLookupError: The process has ended.
@@ -96,8 +98,8 @@ class ThreadSampler:
     def may_need_sample(self, target: TracedProcess) -> bool:
         """Return False if no thread of a process has a processor now, and the process has no new threads.
 
-        Then its mappings and its interpreter need not be read. In a recording of many processes that is so for nearly
-        all of them, and to read them all takes longer than a sampling period.
+        If it returns False, the process's mappings and interpreter need not be read. In a recording of many
+        processes that saves nearly all of these reads, which would take longer than a sampling period.
         """
         if self._idle:
             return True
@@ -121,7 +123,7 @@ class ThreadSampler:
         return False
 
     def _may_run(self, thread: Thread) -> bool:
-        """Return False if a thread sleeps, with `slept` set, or if it waits for a processor."""
+        """Return False if a thread sleeps or waits for a processor. If it sleeps, `slept` of the thread is set."""
         before = thread.read_schedstat()
         if before in (thread.slept, thread.waited):
             return False
@@ -139,8 +141,8 @@ class ThreadSampler:
         return False
 
     def is_still_asleep(self, thread: Thread) -> bool:
-        """Return True if a thread needs no sample because it has slept since its last one and sleeping threads are not
-        recorded. Most threads are in this state.
+        """Return True if a thread needs no sample, because it has slept since its last check and sleeping
+        threads are not recorded. Most threads are in this state.
         """
         try:
             if self._idle or thread.slept is None or thread.read_schedstat() != thread.slept:
@@ -151,10 +153,12 @@ class ThreadSampler:
         return True
 
     def sample_thread(self, thread: Thread, spaces: SpaceTracker, weight: int) -> bool:
-        """Sample a thread, and return True if the batch has a sample of it now.
+        """Sample a thread if it runs, or if sleeping threads are recorded. Return True if the batch has a
+        sample of it now.
 
-        schedstat is read before and after a sleeping thread is read. If both are equal, the thread has not run in
-        between. That does not hold for a running thread, because the file changes only at ticks and switches.
+        The thread's schedstat file is read before and after a sleeping thread is read. If both are equal, the
+        thread has not run in between. That does not hold for a running thread, because the file changes only
+        at ticks and switches.
 
         Raises:
             ProcessLookupError: The thread has ended.
@@ -219,7 +223,8 @@ class ThreadSampler:
         at_ns: int,
         evidence: MapsEvidence,
     ) -> int:
-        """Add the first sample of a thread's sleep from the stack copy that was just made.
+        """Add the first sample of a thread in its present sleep to the batch, from the stack copy that was
+        just made.
 
         Returns:
             Number of the sample in the batch.
@@ -277,13 +282,14 @@ _RUN_NS = 100_000_000
 """Maximum time in ns for which the compiled sampling loop samples threads without a return to Python."""
 
 _FEW = 8
-"""Number of rounds in the first call of the compiled sampling loop, and after a call that did not finish its rounds."""
+"""Number of rounds in the first call of the compiled sampling loop, and after a call that made few of its rounds."""
 
 Flush = Callable[[], Iterable[SampleBatch]]
 
 
 class RestOfRound(NamedTuple):
-    """The part of a round of samples that the compiled sampling loop could not do and Python must finish.
+    """The part of a round of samples that the compiled sampling loop could not do, so that Python must finish
+    it.
 
     Attributes:
         target: The process.
@@ -298,7 +304,9 @@ class RestOfRound(NamedTuple):
 
 
 class ThreadRounds:
-    """The sampling of a process's threads in rounds, each at one sampling time."""
+    """The sampling of processes' threads in rounds. In a round, the threads are checked at one sampling time
+    and sampled if they run.
+    """
 
     def __init__(
         self,
@@ -324,12 +332,12 @@ class ThreadRounds:
     def run_future_rounds(
         self, finder: ChildFinder | None, is_there: Callable[[TracedProcess], bool]
     ) -> RestOfRound | None:
-        """Sample the next rounds by the compiled sampling loop. Interpreter frames to decode then wait for
-        decode_samples().
+        """Sample at the next sampling times by the compiled sampling loop, if the recording and its one
+        process permit that. The caller must then call decode_samples().
 
         Args:
-            finder: Finds new children.
-            is_there: Updates a process and returns True if it exists.
+            finder: Finder of new children, None if children are not recorded.
+            is_there: Function that updates a process and returns True if it exists.
 
         Returns:
             The rest of the last round, or None if the compiled sampling loop made no rounds and the caller must wait
@@ -364,7 +372,7 @@ class ThreadRounds:
         return RestOfRound(target, came.left, came.changed)
 
     def decode_samples(self) -> None:
-        """Add the samples that the compiled sampling loop has read to the batch, before the batch is yielded."""
+        """Decode the interpreter frames that the compiled sampling loop has read, before the batch is yielded."""
         try:
             self._guard.enter()
             self._quick.decode_samples()
@@ -380,7 +388,7 @@ class ThreadRounds:
             target: The process.
             checks: Threads to check, each with the number of rounds that the check stands for.
             first: Thread that was already sampled in this round.
-            flush: Returns the batches collected so far. It is called if the batch is full.
+            flush: Function that returns the batches collected so far. It is called if the batch is full.
         """
         if checks and self._quick.is_usable(target):
             checks = self._quick.run_round(target, checks, self._scheduler.clock.weight, self._in_python(target))
@@ -403,12 +411,13 @@ class ThreadRounds:
             self.sample_thread(target, thread, rounds)
 
     def sample_thread(self, target: TracedProcess, thread: Thread, rounds: int) -> None:
-        """Stop and sample one thread by the loop in Python, which does what the compiled loop cannot.
+        """Check one thread in Python and sample it if it is due, which the compiled sampling loop cannot do
+        for all threads.
 
         Args:
             target: The process of the thread.
             thread: The thread.
-            rounds: Number of sampling periods that the sample stands for.
+            rounds: Number of rounds that the sample stands for.
         """
         weight = 1 if thread.first_slot else rounds * self._scheduler.clock.weight
         thread.first_slot = False
@@ -442,6 +451,8 @@ class ThreadRounds:
 
 
 def _rounds(target: TracedProcess, dues: Sequence[Due]) -> list[Round]:
-    """Return rounds of samples that each check all threads of a process, or a random part of them if there are many."""
+    """Return one round of samples for each sampling time in `dues`. It checks all threads of a process, or a
+    random part of them if there are many.
+    """
     checks = target.choose_threads()
     return [Round(due, target.choose_threads() if n and target.is_many else checks) for n, due in enumerate(dues)]

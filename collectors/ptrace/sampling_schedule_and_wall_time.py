@@ -1,10 +1,10 @@
-"""The times at which stops sample threads, and the wall-clock time that these samples stand for.
+"""The times at which stops sample threads and batches are yielded, and the wall-clock time that samples stand
+for.
 
-The times at which threads are sampled and at which a batch is yielded.
-
-On a busy machine most sampling times are missed. So samples are not counted: the samples of a thread divide its time,
-which is that of the clock. The kernel tells how much of it the thread ran or waited for a processor (schedstat); the
-rest it slept. A thread that still is in the sleep of its last sample gets a row without a new sample.
+On a busy machine most sampling times are missed. So samples are not counted: the samples of a thread divide
+its time, which is that of the clock. The kernel reports how much of that time the thread ran or waited for a
+processor (schedstat); in the rest it slept. A thread that is still in the sleep of its last sample gets a row
+without a new sample.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ _SLEEP_NS = 20_000_000
 _PENDING_SLEEP_NS = 300_000  # another thread of the profiler may have received the SIGCHLD that reports it
 _FIRST_FLUSH_NS = 20_000_000
 _WALK_NS = 100_000_000
-"""Approximate maximum time in ns for the walk of a batch. The end of a recording waits for the last walk."""
+"""Approximate maximum time in ns for unwinding a batch. The end of a recording waits until the last batch is
+unwound.
+"""
 REST_NS = 50_000
 """Minimum sleep in ns before a sampling time, so that other threads run on the sampler's processor.
 
-If the sampler worked until a sampling time, no other thread would run there. Sampling times while the sampler waits for
-a processor are missed, so the remaining ones would mostly be of that kind.
+If the sampler worked until a sampling time, no other thread would run on its processor at that time. And a
+sampler that waits for a processor misses sampling times. So most of the remaining samples would show nothing
+on that processor.
 """
 
 
@@ -49,7 +52,7 @@ class Scheduler:
 
     Attributes:
         stopping: True if sampling has ended.
-        ticks: Number of sampling times at which the sampler woke up in time.
+        ticks: Number of sampling times at which samples were taken.
         ticking_ns: Length of the time over which sampling times were planned, in nanoseconds.
         visits: Number of processors to which the sampler is pinned one after the other, once each in a sampling period;
             1 if the sampler may run anywhere.
@@ -82,17 +85,19 @@ class Scheduler:
         self._due_ns: int | None = None
 
     def set_visits(self, processors: int) -> None:
-        """Sample from this number of processors in turn from now on."""
+        """Give each sampling period one sampling time for each of this number of processors, to which the
+        sampler is pinned in turn.
+        """
         self._missed += self.clock.skipped / self.visits
         self.visits = processors
         self._start_clock()
 
     def take_future_times(self, most_ns: int) -> list[tuple[int, int]]:
-        """Return the next sampling times until a batch is due, at most those of the next most_ns.
+        """Return the sampling times until the next batch is due, but only those within most_ns nanoseconds.
 
         Returns:
-            Pairs of a sampling time and the time after which it is too late, in monotonic ns. Empty if a limit or a
-                stride leaves sampling times out.
+            List of (sampling time, time after which it is missed) in monotonic ns. It is empty if an overhead
+                limit or a stride leaves sampling times out.
         """
         now, clock = time.monotonic_ns(), self.clock
         until = min(now + most_ns, self._flushed_ns + self._flush_every_ns, self.handover.next_ns)
@@ -107,12 +112,12 @@ class Scheduler:
         return found
 
     def count_passed(self, slots: int, used: int, shift_ns: int) -> None:
-        """Count sampling times of take_future_times() that are over.
+        """Count those sampling times of take_future_times() that are over.
 
         Args:
             slots: Number of sampling times that are over.
-            used: Number of them that were used.
-            shift_ns: The grid's shift after them (SamplingClock.shift_ns).
+            used: Number of them at which samples were taken.
+            shift_ns: Delay of the following sampling times (SamplingClock.shift_ns).
         """
         if slots:
             self.clock.advance(slots, used, shift_ns)
@@ -125,11 +130,12 @@ class Scheduler:
         return self._due_ns
 
     def wait(self, look_after: Callable[[int], bool]) -> bool:
-        """Sleep until a sampling time. Return False if an empty batch is due first, or sampling stops.
+        """Sleep until a sampling time. Return False if a flush or an empty batch is due first, or if sampling
+        stops.
 
         Args:
-            look_after: Handles threads that have not stopped yet, and sleeps for at most the given nanoseconds. It
-                returns False if there are none.
+            look_after: Function that handles threads which have not stopped yet, for at most the given
+                nanoseconds. It returns False if there are none.
         """
         due = self._due(time.monotonic_ns())
         alive_ns = self._alive_ns + max(self._soon_ns, _SLEEP_NS)
@@ -146,7 +152,7 @@ class Scheduler:
         return False
 
     def count_rounds(self, rounds: int = 1) -> None:
-        """Count the rounds of samples that were made at their sampling times."""
+        """Count rounds of samples, that is, sampling times at which all threads were checked."""
         self._kept += rounds / self.visits
         passed_ns = time.monotonic_ns() - self._began_ns
         self.ticking_ns = max(passed_ns, round(self.ticks * self.clock.period_ns * self.visits))
@@ -179,9 +185,10 @@ class Scheduler:
         return time.monotonic_ns() - self._alive_ns >= self._soon_ns
 
     def note_flush(self, samples: bool) -> None:
-        """Note that a batch was passed on, and double the interval to the next one.
+        """Note that a batch was yielded, and double the interval to the next one.
 
-        The interval does not grow after an empty batch. It is limited so that unwinding a batch stays short.
+        The interval does not grow after an empty batch. It is limited so that unwinding a batch takes little
+        time.
 
         Args:
             samples: True if the batch has samples.
@@ -195,8 +202,11 @@ class Scheduler:
         self._alive_ns = time.monotonic_ns()
 
     def note_walk(self, sampled_ns: int, took_ns: int) -> None:
-        """Limit the length of later batches by how long the walk of this one took. `sampled_ns` is the time that its
-        samples span.
+        """Limit the length of later batches if unwinding a batch took long.
+
+        Args:
+            sampled_ns: Time between the first and the last sample of the batch.
+            took_ns: Time that unwinding the batch took.
         """
         if sampled_ns > 0 and took_ns > 0:
             self._walkable_ns = min(max(sampled_ns * _WALK_NS // took_ns, self._soon_ns), self._most_ns)
@@ -207,25 +217,25 @@ class Scheduler:
         self._flush_every_ns = min(self._flush_every_ns, _FIRST_FLUSH_NS)
 
     def limit_wait(self) -> None:
-        """Yield the current samples after flush_s at the latest, because their walks will show what to copy from now
-        on.
+        """Make the current samples be yielded after flush_s at the latest, because their walks will show what
+        to copy from now on.
         """
         self._flush_every_ns = min(self._flush_every_ns, self._soon_ns)
 
 
 RUNNING, SLEEPING = 0, 1
 _KERNEL_STACKS = ((), (Blocked(WIDE.name, "S", NOT_ONE_BY_ONE),))
-"""Kernel stacks of rows without a stack, by the state of the thread."""
+"""Kernel stacks of rows without a stack, by the state of the thread (RUNNING or SLEEPING)."""
 
 
 @dataclass(slots=True)
 class _ThreadTime:
-    """The accounted time of one thread.
+    """The wall-clock time of one thread that was already given to samples.
 
     Attributes:
-        upto_ns: End of the accounted time.
-        base_ns: Running time (see _running_ns) at the beginning of the accounted time.
-        ran_ns: Running time that was accounted.
+        upto_ns: End of that time.
+        base_ns: Time that the thread had run or waited for a processor when it began.
+        ran_ns: Part of that time in which the thread ran or waited for a processor.
     """
 
     upto_ns: int
@@ -234,7 +244,9 @@ class _ThreadTime:
 
 
 class _Row(NamedTuple):
-    """The time that a thread has spent in one state (RUNNING or SLEEPING) and for which there is no new sample."""
+    """A span of time that a thread has spent in one state (RUNNING or SLEEPING) and for which there is no new
+    sample.
+    """
 
     key: ThreadKey
     kind: SampleKind
@@ -244,10 +256,10 @@ class _Row(NamedTuple):
 
 
 class WallTimes:
-    """The wall-clock time of the threads of one recording.
+    """The division of the wall-clock time of a recording's threads among their samples.
 
     Args:
-        by_pid: The sampled processes.
+        by_pid: The sampled processes by pid.
         options: Options of the recording.
     """
 
@@ -261,7 +273,7 @@ class WallTimes:
         self._base_ns: dict[int, int] = {}
 
     def start(self) -> None:
-        """Store the running time that all existing threads have so far, because earlier time is not accounted."""
+        """Store how long each existing thread has run so far, because time before this moment is not accounted."""
         self._began_ns = self._handover.given_ns or time.monotonic_ns()
         for target in self._by_pid.values():
             with suppress(OSError):
@@ -272,7 +284,7 @@ class WallTimes:
     def complete(self, batches: list[SampleBatch], until_ns: int) -> Iterator[SampleBatch]:
         """Yield batches with the time that each sample stands for, and rows for time without a sample.
 
-        A window may end at until_ns, so no time is left for the next call.
+        All time up to until_ns is given to rows of this call, because a window may end there.
 
         Args:
             batches: All samples since the last call until until_ns.
@@ -305,8 +317,8 @@ class WallTimes:
             yield _stackless(rows)
 
     def _thread_time(self, key: ThreadKey, until_ns: int, stat: bytes) -> _ThreadTime:
-        """Return the account of a thread: the wall-clock time for which its samples stand so far. It is opened if the
-        thread has none.
+        """Return the account of a thread, which says up to when its wall-clock time was given to samples. It
+        is created if the thread has none.
 
         Args:
             key: The thread.
@@ -325,7 +337,9 @@ class WallTimes:
         return own
 
     def _account(self, own: _ThreadTime, end_ns: int, stat: bytes) -> list[int]:
-        """Account the time of a thread up to end_ns, and return the nanoseconds that it spent in each state."""
+        """Account the time of a thread up to end_ns. Return the nanoseconds that it spent in each state
+        (RUNNING, SLEEPING).
+        """
         passed_ns = max(end_ns - own.upto_ns, 0)
         ran_ns = _running_ns(stat) - own.base_ns - own.ran_ns if stat else passed_ns
         some_ns = min(max(ran_ns, 0), passed_ns)
@@ -334,8 +348,12 @@ class WallTimes:
         return [some_ns if self._has_running else 0, passed_ns - some_ns]
 
     def _fold_short(self, time_ns: list[int], *has_stack: bool) -> None:
-        """Give time in a state without a sample, if it is shorter than a sampling period, to the thread's other state,
-        if that one has a sample.
+        """Move time in a state without a sample to the thread's other state, if it is shorter than a sampling
+        period and the other state has a sample.
+
+        Args:
+            time_ns: Nanoseconds in each state (RUNNING, SLEEPING), which are changed.
+            has_stack: Whether each state has a sample.
         """
         for state, other in ((RUNNING, SLEEPING), (SLEEPING, RUNNING)):
             if has_stack[other] and not has_stack[state] and time_ns[state] < self._period_ns:
@@ -344,7 +362,7 @@ class WallTimes:
 
 
 class _Lanes:
-    """An index of the samples of some batches by thread and state (RUNNING or SLEEPING)."""
+    """An index of the samples in some batches by thread and state (RUNNING or SLEEPING)."""
 
     def __init__(self, batches: list[SampleBatch]) -> None:
         self._batches = batches
@@ -361,7 +379,7 @@ class _Lanes:
                 self.of[ThreadKey(pid, tid, start)][state].append((number, lane))
 
     def last_ns(self, key: ThreadKey) -> int:
-        """Return the time of a thread's last collected sample."""
+        """Return the time of a thread's last sample in the batches."""
         return max(int(self._batches[number].time_ns[lane]) for lanes in self.of[key] for number, lane in lanes)
 
     def has(self, key: ThreadKey, state: int) -> bool:
@@ -369,7 +387,9 @@ class _Lanes:
         return key in self.of and bool(self.of[key][state])
 
     def distribute(self, key: ThreadKey, state: int, ns: int) -> bool:
-        """Divide an amount of time among a thread's samples in one state. Return False if there are none."""
+        """Divide `ns` nanoseconds among a thread's samples in one state (RUNNING or SLEEPING). Return False
+        if there are none.
+        """
         if not self.has(key, state):
             return False
         lanes = self.of[key][state]
@@ -404,6 +424,6 @@ def _schedstat(thread: Thread) -> bytes:
 
 
 def _running_ns(schedstat: bytes) -> int:
-    """Return the time for which a thread has run or waited for a processor, in nanoseconds (proc-schedstat)."""
+    """Return the nanoseconds for which a thread has run or waited for a processor, from the text of its schedstat."""
     ran, waited = schedstat.split()[:2]
     return int(ran) + int(waited)

@@ -1,10 +1,10 @@
 """The copy of a thread's stack, of a goroutine's stack, and of the memory with an interpreter's frames.
 
-A stopped thread of a Go program may have left the stack of its goroutine, which is copied then. copy() is called while
-the thread is stopped. Only the memory that leads to the goroutine and its stack is read.
-
 copy_stack() is called while the thread is stopped. It reads into memory that was allocated before, and raises no
 exception.
+
+A stopped thread of a Go program may have left the stack of its goroutine, which is then copied as well. Only
+the memory that leads to the goroutine and its stack is read.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ from pyprof.model.thread_identity import Labels
 from pyprof.problem_counters import Diagnostics
 
 _HEAD = 160
-"""Number of bytes of a struct g that are read: stack bounds, m, sched, goid."""
+"""Number of bytes of Go's struct g (a goroutine) that are read: stack bounds, m, sched, goid."""
 _MAX_STACK = 256 << 10
 _FS_BASE = 21
 """Index of the thread pointer in user_regs_struct (x86-64)."""
 _HANDLER_BYTES = 16 << 10
-"""Number of bytes of a signal handler's stack that are searched for references to the stack that it interrupted."""
+"""Number of bytes of a signal handler's stack that are searched for addresses in the stack that the signal
+interrupted.
+"""
 _WORD = struct.Struct("=Q")
 _BOUNDS = struct.Struct("=QQ")
 
@@ -44,8 +46,8 @@ class GoroutineCopy:
     """The goroutine that the last stopped thread ran, and copies of its stack.
 
     Attributes:
-        own_end: End of the stack on which the thread is, 0 if Go does not know it.
-        labels: Labels of the goroutine, None if they could not be read.
+        own_end: End of the stack on which the thread is, 0 if Go does not know that stack.
+        labels: Labels of the goroutine (runtime/pprof), None if they could not be read.
     """
 
     def __init__(self) -> None:
@@ -99,7 +101,8 @@ class GoroutineCopy:
             self.own_end, self._is_handler = handler.stop, True
 
     def copy_left_stacks(self, stack: memoryview) -> None:
-        """Copy the parts of stacks that the thread has left and that a walk may need, such as that of its goroutine.
+        """Copy those parts of other stacks that a walk may need, because the thread has left them: the stack
+        of its goroutine, or the one that a signal interrupted.
 
         Args:
             stack: Copy of the stack on which the thread runs.
@@ -118,7 +121,7 @@ class GoroutineCopy:
             self._copy(self._bounds, _lowest(words, self._bounds, first))
 
     def take_pieces(self) -> list[Piece]:
-        """Return the copied memory as pieces of the sample."""
+        """Return the copies of stacks that the thread has left, as pieces of the sample."""
         pieces = [Piece(base, data) for base, data in self._pieces]
         if pieces and self._goroutine:
             base, data = self._pieces[-1]
@@ -143,19 +146,21 @@ class GoroutineCopy:
 
 
 def _lowest(words: np.ndarray[tuple[int], np.dtype[np.uint64]], bounds: range, least: int) -> int:
-    """Return the lowest address in a stack to which words refer, rounded down to a word; `least` if none is lower."""
+    """Return the lowest address within `bounds` among the words, or `least` if none is lower, rounded down to
+    a multiple of 8.
+    """
     inside = words[(words >= bounds.start) & (words < bounds.stop)]
     return min(int(inside.min()), least) & ~7 if len(inside) else least & ~7
 
 
 _SCAN = 64 << 10
 _FRAMES = 1 << 20
-"""Number of bytes of memory for the interpreter frames of a sample."""
+"""Number of bytes of memory for the interpreter frames of one sample."""
 _SPOT_BYTES = 256 << 10
 
 
 class StackCopy:
-    """The copy of the stack of the last stopped thread, in the unused part of the builder's memory.
+    """The copy of the stack of the last stopped thread, in the unused part of the batch builder's memory.
 
     If the thread is on another stack than its home stack (on which it usually runs), there is a second copy with a part
     of the home stack.
@@ -164,7 +169,7 @@ class StackCopy:
     def __init__(
         self, ptrace: libc.PtraceCalls, builder: BatchBuilder[ArenaMemory], diagnostics: Diagnostics, stack_size: int
     ) -> None:
-        """Allocate the memory for stack copies; `stack_size` is that of CollectOptions."""
+        """Allocate the memory for stack copies. `stack_size` is the maximum size of a copy in bytes (--stack-size)."""
         self._ptrace = ptrace
         self._builder = builder
         self._diagnostics = diagnostics
@@ -185,7 +190,7 @@ class StackCopy:
         self._goroutine.clear()
 
     def copy_stack(self, thread: Thread, spaces: SpaceTracker, sp: int, regset: Regset | None = None) -> None:
-        """Copy a stopped thread's stack, and the memory with its interpreter frames.
+        """Copy a thread's stack, and the memory with its interpreter frames.
 
         Args:
             thread: The thread.
@@ -215,13 +220,14 @@ class StackCopy:
             self._reader_failed(thread)
 
     def take_frames(self, thread: Thread, lane: int, came: SampleRow, offset: int, read: FramesRead) -> None:
-        """Decode the interpreter frames of a sample that the compiled sampling loop has copied.
+        """Decode the interpreter frames of a sample that the compiled sampling loop took, and add them to the
+        sample.
 
         Args:
             thread: The thread.
             lane: Number of the sample in the batch.
-            came: Result of the compiled sampling loop.
-            offset: Offset of the stack copy in the memory.
+            came: Row that the compiled sampling loop filled.
+            offset: Offset of the stack copy in the builder's memory.
             read: Interpreter data that the compiled sampling loop has read.
         """
         if thread.reader is None:
@@ -238,8 +244,8 @@ class StackCopy:
                 self._builder.set_chain(lane, chain)
 
     def warm_up(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
-        """Copy a thread's stack before the thread is stopped, so that caches and the plan for interpreter data are
-        ready for the copy in the stop.
+        """Copy a thread's stack before the thread is stopped. Caches and the plan for interpreter data are
+        then ready for the copy in the stop.
         """
         self.copy_stack(thread, spaces, sp)
         if thread.reader is not None:
@@ -249,15 +255,15 @@ class StackCopy:
                 self._reader_failed(thread)
 
     def _reader_failed(self, thread: Thread) -> None:
-        """Read no more interpreter frames of a thread after an error. Sampling continues, because the native stack is
-        valid.
+        """Read no interpreter frames of a thread any more, because their reader raised an exception. Sampling
+        continues, because the native stack is valid.
         """
         self._diagnostics.count("interpreter_reader_failed")
         thread.reader = None
 
     def _copy(self, thread: Thread, spaces: SpaceTracker, sp: int) -> None:
-        """Copy a stopped thread's stack into the builder's memory. Store the place of the copy in `_base` and `_size`,
-        and that of a second part in `_piece_*`.
+        """Copy a thread's stack into the builder's memory. Store where the copy is in `_base` and `_size`,
+        and where a copy of its home stack is in `_piece_base` and `_piece_size`.
         """
         memory, ptrace, shape = self._memory, self._ptrace, thread.shape
         into = memory.address + memory.used
@@ -292,8 +298,8 @@ class StackCopy:
             self._piece_size = max(got, 0)
 
     def _begin_deep(self, thread: Thread, length: int) -> int:
-        """Begin to copy a deep stack, that is one longer than the limit for copies, and return how many bytes of it to
-        copy.
+        """Store the length of a deep stack, that is one longer than the limit for copies. Return how many
+        bytes of it to copy.
 
         For a thread with an interpreter that is the limit. For others it is less while the outer part of the stack is
         known from an earlier copy.
@@ -310,8 +316,8 @@ class StackCopy:
             self._spotted = self._spots(self._spans)
 
     def _beyond(self, thread: Thread) -> StackBeyondCopy:
-        """Return what is known about the outer part of the deep stack that was just copied. The thread runs again when
-        this is called.
+        """Return what is known about the outer part of the deep stack that was just copied, and read it if
+        necessary. The thread runs again when this is called.
         """
         deep, word = thread.deep, thread.arch.word
         deep.longest = max(deep.longest, self._length)
@@ -329,9 +335,10 @@ class StackCopy:
     def add_lane(
         self, kind: SampleKind, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int, evidence: MapsEvidence
     ) -> int:
-        """Add the latest stack copy to the batch as a sample, and return its index in the batch.
+        """Add the latest stack copy to the batch as a sample, and return the sample's index in the batch.
 
-        `evidence` decides to which address space of the process the sample belongs.
+        `evidence` has facts about the process's mappings during the stop, which decide to which address space
+        the sample belongs.
         """
         if evidence.text or evidence.changed:
             with suppress(OSError):  # the process may have ended since
@@ -365,7 +372,9 @@ class StackCopy:
         return lane
 
     def add_empty_lane(self, thread: Thread, spaces: SpaceTracker, weight: int, at_ns: int) -> int:
-        """Add to the batch a sample that repeats a thread's last sample, and return its number."""
+        """Add to the batch a sample without a stack, which means that the thread's last sample is repeated.
+        Return its index in the batch.
+        """
         made = Lane(
             thread.arch, SampleKind.UNCHANGED, at_ns, thread.pid, thread.tid, spaces.current, weight, thread.started
         )
@@ -390,7 +399,7 @@ def _is_rseq(differ: list[int], now: int, before: int) -> bool:
 
     Args:
         differ: Indices of the differing words.
-        now: The first of them now.
+        now: The first differing word in the present copy.
         before: The same word in the earlier copy.
     """
     first = differ[0]

@@ -1,4 +1,4 @@
-"""One stop of one thread: SEIZE, INTERRUPT, read registers and stack, DETACH.
+"""One ptrace stop of one thread: SEIZE, INTERRUPT, read registers and stack, DETACH.
 
 The caller must block all signals and switch off the garbage collector (StopGuard), so that nothing else of the profiler
 runs between the stop and the DETACH. In all cases a thread that was seized is in `stopped_threads` until it is detached
@@ -40,7 +40,7 @@ from pyprof.problem_counters import Diagnostics
 
 
 class StopGuard:
-    """A guard that blocks signals and the garbage collector while the tracer thread stops other threads."""
+    """A guard that blocks signals and garbage collection in the sampling thread while it stops other threads."""
 
     def __init__(self, ptrace: PtraceCalls) -> None:
         self._ptrace = ptrace
@@ -55,8 +55,8 @@ class StopGuard:
             self._old_sigchld = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def enter(self) -> None:
-        """Block signals and the garbage collector while threads are stopped. The caller does this inside the try block
-        whose finally part calls leave().
+        """Block signals and garbage collection, because threads will be stopped. The caller does this inside
+        the try block whose finally part calls leave().
         """
         self._gc = gc.isenabled()
         self._entered = True
@@ -76,7 +76,9 @@ class StopGuard:
             self._entered = False
 
     def close(self) -> None:
-        """Restore the signals that were blocked while threads were stopped, in the thread that called enter()."""
+        """Restore signals, garbage collection and the action of SIGCHLD. The thread that called enter() must
+        call this.
+        """
         self.leave()
         if self._old_sigchld is not None:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -84,7 +86,8 @@ class StopGuard:
 
 
 _COLD_NS = 3_000_000
-"""Time in ns since the last stop of a thread after which the next stop is rehearsed first.
+"""Time in ns since the last stop of a thread, after which the next stop is rehearsed without stopping the
+thread.
 
 The rehearsal brings code and page tables back into the caches while the target still runs.
 """
@@ -97,16 +100,17 @@ class Stopper:
     """Stops of single threads by ptrace, and what each stop reads.
 
     Attributes:
-        stopped_threads: Threads that are seized now, by tid.
+        stopped_threads: Threads that are seized by ptrace now, by tid.
         copy: Copy of the stack of the thread that was stopped last.
-        pauses: Duration of each stop in ns, from the last moment at which the thread surely ran.
-        stopped_ns: Sum of the stops' durations.
-        transferring: Number of threads of which a stop has cut a system call short.
-        ended_counts: Maps a pid to the number of sampling times at which one of its threads ran but ended before it
-            stopped. The reader clears it.
-        find_unclaimed: Returns a thread that the compiled sampling loop has stopped and that is not in
-            `stopped_threads`.
-        last_stop_ns: End of the last stop.
+        pauses: Histogram of the duration of each stop, measured from the last moment at which the thread
+            surely ran.
+        stopped_ns: Sum of the durations of all stops in nanoseconds.
+        transferring: Number of threads with a system call that a stop has cut short.
+        ended_counts: Number of sampling times at which a thread of a process ran but ended before it stopped,
+            by pid. The caller that reads it clears it.
+        find_unclaimed: Function that returns a thread which the compiled sampling loop has stopped and which
+            is not in `stopped_threads`, or None.
+        last_stop_ns: Monotonic time at which the last stop ended.
     """
 
     def __init__(
@@ -116,7 +120,7 @@ class Stopper:
         diagnostics: Diagnostics,
         options: CollectOptions,
     ) -> None:
-        """Create an object that stops threads; `arches` are the architectures of threads on this machine."""
+        """Create an object that stops threads. `arches` are the architectures of code that this machine can run."""
         self.ptrace = libc.PtraceCalls()
         self.stopped_threads: dict[int, StoppedThread] = {}
         self.transferring = 0
@@ -135,8 +139,13 @@ class Stopper:
     def stop_thread(
         self, thread: Thread, spaces: SpaceTracker, weight: int, asleep: BlockedCall | None = None
     ) -> Outcome:
-        """Stop and sample a thread. If the outcome is TAKEN, the batch has a sample of it. See StoppedThread for
-        `asleep`.
+        """Stop and sample a thread. The batch has a sample of it if the outcome is TAKEN.
+
+        Args:
+            thread: The thread.
+            spaces: Address spaces of its process.
+            weight: Number of sampling times that the sample stands for.
+            asleep: The system call in which the thread sleeps, None if it runs.
         """
         self.ptrace.raise_priority()
         try:
@@ -147,13 +156,14 @@ class Stopper:
     def sample_unknown(self, tid: int, known: Callable[[], tuple[Thread, SpaceTracker] | None], weight: int) -> Outcome:
         """Stop and sample a thread that was not sampled before.
 
-        It is stopped while known() reads its /proc files, because that takes longer than many a process lives. The time
-        counts as part of its pause.
+        It is stopped while known() reads its /proc files, because reading takes longer than many a process
+        lives. The time counts as part of its pause.
 
         Args:
             tid: The thread.
-            known: Returns the thread and its address space, or None if it may not be read.
-            weight: Weight of the sample.
+            known: Function that reads and returns the thread and its address spaces, or None if they may not
+                be read.
+            weight: Number of sampling times that the sample stands for.
         """
         since_ns, failed = time.monotonic_ns(), libc.seize(tid)
         if failed:
@@ -171,8 +181,8 @@ class Stopper:
         return self._await(held)
 
     def _abandon(self, tid: int) -> None:
-        """Detach from a seized thread that could not be identified. If it does not stop in time, the kernel detaches it
-        when the profiler ends.
+        """Detach from a seized thread that could not be sampled. If it does not stop in time, the kernel
+        detaches it when the profiler ends.
         """
         deadline = time.monotonic_ns() + _STOP_TIMEOUT_NS
         while time.monotonic_ns() < deadline:
@@ -190,8 +200,8 @@ class Stopper:
             self.ptrace.wait_sigchld(_SLICE_NS)
 
     def restore_priority(self) -> None:
-        """Return the sampler to normal priority, unless a thread has not stopped yet. It would have to wait for the
-        sampler.
+        """Return the sampler to normal priority, unless a thread has been interrupted and not stopped yet. It
+        would have to wait for the sampler.
         """
         if not self.stopped_threads:
             self.ptrace.restore_priority()
@@ -211,8 +221,8 @@ class Stopper:
         return self._lost(tid) if failed else self._await(held)
 
     def finish_native_stop(self, held: StoppedThread, came: SampleRow) -> Outcome:
-        """Finish in Python a stop that the compiled sampling loop began or tried, and return its outcome. The thread is
-        already in `stopped_threads`.
+        """Finish in Python a stop that the compiled sampling loop began or tried, and return its outcome. The
+        thread must be in `stopped_threads`.
         """
         tid = held.thread.tid
         held.since_ns = held.asked_ns = came.since_ns
@@ -236,9 +246,9 @@ class Stopper:
             held: The thread.
             space: Address space in which it ran.
             arch: Architecture of its code.
-            came: Result of the compiled sampling loop.
+            came: Row that the compiled sampling loop filled.
             lane: Number of the reserved sample.
-            offset: Offset of the stack copy in the memory.
+            offset: Offset of the stack copy in the builder's memory.
         """
         thread, spaces = held.thread, held.spaces
         held.since_ns = came.since_ns
@@ -266,7 +276,9 @@ class Stopper:
         self.pauses.add_pause(now_ns - held.since_ns)
 
     def _await(self, held: StoppedThread) -> Outcome:
-        """Wait until a thread stops. If that takes too long, return, and let a later call finish the stop."""
+        """Wait until an interrupted thread stops, then sample it. If that takes too long, return
+        Outcome.PENDING, so that a later call finishes the stop.
+        """
         tid = held.thread.tid
         deadline = time.monotonic_ns() + MAX_STOP_WAIT_NS
         while True:
@@ -285,10 +297,10 @@ class Stopper:
                 return self._lost(tid) if read_stop_state(tid) in ENDED_STATES else Outcome.PENDING
 
     def _rehearse(self, thread: Thread, spaces: SpaceTracker) -> None:
-        """Make the system calls of a stop for a thread that is not traced, so that they are fast in a real stop. The
-        kernel answers each with ESRCH and does nothing.
+        """Make the system calls of a stop for a thread that is not traced, so that they are fast in the real
+        stop. The kernel answers each with ESRCH and does nothing.
 
-        No wait for a stop is made: for a child of the profiler it would collect the child's status.
+        waitid(2) is left out: for a child of the profiler it would collect the child's status.
         """
         tid, ptrace = thread.tid, self.ptrace
         libc.interrupt(tid)
@@ -300,7 +312,7 @@ class Stopper:
         libc.detach(tid)
 
     def wait_pending(self, wait_ns: int) -> None:
-        """Sleep until one of the threads that stop late has stopped, then read and release it."""
+        """Sleep for at most wait_ns until a thread whose stop is late has stopped, then sample and release it."""
         self.ptrace.raise_priority()
         try:
             if self.ptrace.wait_sigchld(wait_ns):
@@ -311,11 +323,11 @@ class Stopper:
             self.restore_priority()
 
     def _finish_others(self, wanted: StoppedThread | None, woken_ns: int) -> None:
-        """Sample and release all threads that stopped while the sampler waited for one of them.
+        """Sample and release all other threads that have stopped while the sampler waited for `wanted`.
 
         Args:
-            wanted: The thread that the sampler waited for, which the caller handles.
-            woken_ns: Time at which a stop has just woken the sampler, without delay if it has priority; 0 if none has.
+            wanted: The thread that the sampler waited for, which the caller handles; None if there is none.
+            woken_ns: Time at which a stop has just woken the sampler; 0 if none has.
         """
         if len(self.stopped_threads) <= (wanted is not None):
             return
@@ -332,10 +344,10 @@ class Stopper:
                 held.since_ns = now
 
     def poll_pending(self) -> None:
-        """Finish the stops that took longer than the sampler waited for them.
+        """Finish the stops of threads that took longer than the sampler waited.
 
-        A thread that has stopped by now is read, or only released if the batch is full. One that has not is
-        interrupted again.
+        A thread that has stopped by now is sampled, or only released if the batch is full. A thread that has
+        not stopped is interrupted once more.
         """
         for tid, held in list(self.stopped_threads.items()):
             status = self._status_of(tid)
@@ -349,7 +361,9 @@ class Stopper:
                 self._ask_again(held)
 
     def _ask_again(self, held: StoppedThread) -> None:
-        """Repeat PTRACE_INTERRUPT for a thread, because an exec discards the request but keeps the tracer."""
+        """Repeat PTRACE_INTERRUPT for a thread that does not stop, because an exec discards the request but
+        keeps the tracer.
+        """
         held.since_ns = time.monotonic_ns()
         late = held.since_ns - held.asked_ns > _STOP_TIMEOUT_NS
         if late:
@@ -433,8 +447,8 @@ class Stopper:
         return Outcome.TAKEN
 
     def _regset(self, image: TargetImage, size: int) -> Regset | None:
-        """Return the registers of a stopped thread, which were just read, or None if no architecture has a register set
-        of this size.
+        """Return the registers of a stopped thread, which were just read, or None if no architecture has a
+        register set of `size` bytes.
 
         They are those of the program's architecture, or of another one that the kernel supports: a 64-bit program may
         run 32-bit code, and vice versa.
@@ -471,9 +485,10 @@ class Stopper:
             self.transferring += 1
 
     def _release(self, tid: int, status: int) -> None:
-        """Detach from a thread; a signal that the thread was about to receive is delivered.
+        """Detach from a stopped thread, and deliver the signal that it was about to receive.
 
-        A thread that was killed meanwhile stays in `stopped_threads`, because its status must still be collected.
+        A thread that was killed meanwhile stays in `stopped_threads`, because its exit status must still be
+        collected.
         """
         if libc.detach(tid, status & 0x7F if status >> 8 == 0 else 0) == 0:
             self.stopped_threads.pop(tid, None)

@@ -1,12 +1,14 @@
 """The address spaces of one process over time: the modules that were mapped when a sample was taken.
 
-/proc/PID/maps is read before the samples of a round and again before a batch is yielded, within a budget. The readings
-before and after a sample settle its address space. If they agree, it is certain. Modules that only appeared or only
-disappeared are taken as present. If one module replaced another, the addresses of the sample decide.
+/proc/PID/maps is read before all threads are sampled and again before a batch is yielded, within a budget of
+time. The readings before and after a sample decide its address space. If they agree, the address space is
+certain. Modules that only appeared or only disappeared are taken as present. If one module replaced another,
+the addresses of the sample decide.
 
-If the kernel answers queries for single mappings (linux/procmap_query.py), each stop checks whether the sample's
-mapping is unchanged, and all mappings while modules appear and disappear. Then nothing is left to decide. Most readings
-are such queries too: for a Python process the text takes 1 ms, which at 100 Hz was a third of the cost of a sample.
+If the kernel answers queries for single mappings (linux/procmap_query.py), each stop checks whether the
+sample's mapping is unchanged, and all mappings while modules appear and disappear. In that case nothing is
+left to decide. Most other readings are replaced by such queries, too. For a Python process reading the text
+takes 1 ms, which at 100 Hz was a third of the cost of a sample.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ _TEXT_NS = 500_000_000  # maximum age of the text if the kernel confirms that th
 
 @dataclass(eq=False, kw_only=True)
 class TargetImage(ProgramImage):
-    """The program that a process runs from one exec to the next.
+    """A program image: the program that a process runs from one exec to the next.
 
     Attributes:
         arch: Architecture of the program file.
@@ -68,8 +70,8 @@ class MapsEvidence:
     version of the process's address space the sample belongs.
 
     Attributes:
-        text: All mappings, b"" if they were not read.
-        proved: True if the mapping at the sample's pc is that of the current address space.
+        text: Contents of /proc/PID/maps, b"" if it was not read.
+        proved: True if the mapping at the sample's pc is known to be the one in the current address space.
         changed: True if the mappings must be read as soon as the thread runs again.
     """
 
@@ -89,10 +91,10 @@ class SpaceTracker:
         directory: The process's directory in /proc.
         current: The latest address space.
         image: The process's current program image.
-        exec_count: Number of images that were replaced.
-        stale: True if an unknown pc or stack was seen.
-        restless: True if modules have changed lately and reading them is cheap: they are read right before and after
-            each round.
+        exec_count: Number of program images that an exec has replaced.
+        stale: True if a sample had a pc or a stack outside of the known mappings.
+        restless: True if modules have changed lately and reading the mappings is cheap. They are then read
+            right before and after the threads are sampled.
     """
 
     def __init__(
@@ -106,9 +108,9 @@ class SpaceTracker:
 
         Args:
             directory: Its directory in /proc.
-            next_id: Returns identifiers that are unique within the recording.
-            ambiguous: Called for a sample that fits both states equally.
-            query: Queries for single mappings, if there are any.
+            next_id: Function that returns identifiers which are unique within the recording.
+            ambiguous: Function to call for a sample that fits the mappings before and after a change equally.
+            query: Queries for single mappings, None if the kernel has none.
         """
         self.directory = directory
         self.exec_count = 0
@@ -132,10 +134,11 @@ class SpaceTracker:
         return AddressSpace(self._next_id(), pid, generation, mappings, read, f"/proc/{pid}/root", image=self.image)
 
     def note_sample(self, lane: int, pc: int, sp: int, evidence: MapsEvidence = _NOBODY_LOOKED) -> None:
-        """Note a sample that was taken in the current address space.
+        """Note a sample that was taken in the current address space. Later readings of the mappings may move
+        it to another one.
 
-        The assignment is certain if the evidence has a text, with which the caller has refreshed the space. Otherwise
-        later readings decide.
+        If the evidence has the text of the mappings, nothing is left to decide: the caller has refreshed the
+        address space with it.
         """
         if evidence.text:
             return
@@ -145,11 +148,12 @@ class SpaceTracker:
             self.stale = True
 
     def collect_evidence(self, pc: int) -> MapsEvidence:
-        """Return information about the process's mappings while a thread is stopped. This never raises.
+        """Return facts about the process's mappings while a thread is stopped. This never raises.
 
-        It is part of the pause. So the text is read only if that is fast, and only after a change, or while modules
-        change and there is no cheaper check. For a new image it is read unless that is slow. Nothing known of the old
-        image says where the sample is, and the next exec may come before another reading.
+        It is part of the thread's pause. So /proc/PID/maps is read only if that is fast, and only after a
+        change, or while modules change and there is no cheaper check. For a new program image it is read
+        unless that is slow. The mappings of the old image do not say where the sample is, and the next exec
+        may come before another reading.
         """
         answer = self._changes.check_mapping(pc, self._maps, self._restless_reads > 0)
         if answer is Answer.SAME:
@@ -169,22 +173,22 @@ class SpaceTracker:
 
     @property
     def build_query(self) -> tuple[int, int, int]:
-        """The query about mappings that the compiled sampling loop makes in stops (see MapChanges.build_query()), for a
-        process whose modules have not changed lately.
+        """The query about mappings that the compiled sampling loop makes in stops: (descriptor or -1 for
+        none, address of the expected answers, their number).
         """
         return self._changes.build_query(self._maps)
 
     @property
     def mapped_size(self) -> tuple[int, int]:
-        """The pair by which the compiled sampling loop checks the size of the process's mapped memory: descriptor of
-        statm or -1, and the number of pages without data at the last reading of the mappings. While the number is
-        unchanged, so are the mappings.
+        """The pair by which the compiled sampling loop checks the size of the process's mapped memory:
+        (descriptor of statm or -1, number of pages without data at the last reading of the mappings). While
+        the number is unchanged, so are the mappings.
         """
         return self._changes.mapped_size
 
     def accept_answer(self) -> MapsEvidence:
-        """Return the evidence from a query by the compiled sampling loop in a stop: the mapping is that of the current
-        address space.
+        """Return the evidence for a sample of the compiled sampling loop, whose query in the stop has
+        confirmed the mapping. It is empty if the loop makes no queries.
         """
         if self.build_query[0] < 0:
             return _NOBODY_LOOKED
@@ -192,19 +196,22 @@ class SpaceTracker:
         return _PROVED
 
     def warm_up(self) -> None:
-        """Make the calls of collect_evidence() and ignore the result, so that they are fast in a stop."""
+        """Make the system calls of collect_evidence() and ignore their results, so that they are fast in the
+        following stop.
+        """
         self._changes.warm_up(self._maps)
 
     def refresh_space(
         self, clock: Callable[[], int], force: bool = False, text: bytes = b"", last: bool = False
     ) -> Moves:
-        """Read the mappings of the process again if the time budget allows it.
+        """Read the mappings of the process again if the budget of time permits, and decide where earlier
+        samples belong.
 
         Args:
-            clock: Returns the time in ns.
-            force: Ignore the budget.
+            clock: Monotonic clock in nanoseconds.
+            force: True to ignore the budget.
             text: Text of a MapsEvidence to use instead of reading.
-            last: True before the samples are yielded, so that each mapping is checked.
+            last: True for the last call before the samples are yielded.
 
         Returns:
             Samples that belong to another address space than the one that was current when they were taken.
@@ -242,7 +249,7 @@ class SpaceTracker:
         return moves
 
     def force_read(self) -> None:
-        """Read the text of the mappings at the next check, because data may have been mapped."""
+        """Make the next check read the text of the mappings, because memory without code may have been mapped."""
         self._text_until_ns = 0
 
     def _compare(self, text: bytes, size: int = -1) -> Moves:
@@ -262,7 +269,9 @@ class SpaceTracker:
 
     @property
     def settled(self) -> bool:
-        """True if the process's modules have not changed lately and everything in the last samples is known."""
+        """True if the process's modules have not changed lately, and the pcs and stacks of the last samples
+        are in known mappings.
+        """
         return self._restless_reads == 0 and not self.stale
 
     @property
@@ -290,13 +299,15 @@ class SpaceTracker:
         return self._unsettled.decide_moves(old, self.current, joined)
 
     def find_region(self, avma: int) -> StackMapping | None:
-        """Return the writable memory of the process around an address, as of the last reading of its mappings."""
+        """Return the writable memory around an address, as of the last reading of the mappings. Return None
+        if there is none.
+        """
         return self._maps.find_region(avma)
 
 
 def _seldom(least_ns: int, took_ns: int) -> int:
-    """Return how many nanoseconds to wait before an operation is repeated, so that it takes only a small share of the
-    time.
+    """Return the nanoseconds to wait before an operation is repeated, so that it takes only a small share of
+    the time.
 
     Args:
         least_ns: Minimum of the result.

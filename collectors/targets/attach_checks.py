@@ -1,6 +1,6 @@
 """Checks whether a process can be sampled: the kernel's settings, the rights of pyprof, the state of the process.
 
-Nothing is attached.
+The checks attach to no process.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ CAP_SYS_ADMIN = 21
 
 @dataclass(frozen=True, slots=True)
 class _Refusal(Finding):
-    """A finding of a check that prevents sampling of a process; `error` is the class of the PyprofError that reports
-    it.
+    """A finding of a check that prevents the sampling of a process. `error` is the class of the PyprofError
+    that reports the finding.
     """
 
     error: type[PyprofError] = PyprofError
 
 
 class _Traced(_Refusal):
-    """A finding that another process traces the target. It prevents stops, but no other way of sampling."""
+    """The finding that another process traces the target. It prevents ptrace stops, but no other way of sampling."""
 
 
 def _fatal(error: type[PyprofError], text: str, hint: str = "") -> Finding:
@@ -48,7 +48,7 @@ def _fatal(error: type[PyprofError], text: str, hint: str = "") -> Finding:
 
 
 def check_target(pid: int) -> None:
-    """Check that a process may be stopped for samples. The error's hint says what helps.
+    """Check that ptrace may stop a process for samples. The hint of an error says what the user can do.
 
     Raises:
         NoSuchProcess: There is no such process.
@@ -62,19 +62,21 @@ def check_target(pid: int) -> None:
 
 
 def check_readable(pid: int) -> None:
-    """Check that a process may be read. The errors are those of check_target(), but another tracer is no obstacle."""
+    """Check that a process may be read. It raises the same errors as check_target(), except that another
+    tracer is no obstacle.
+    """
     for finding in _target_findings(pid):
         if isinstance(finding, _Refusal) and not isinstance(finding, _Traced):
             raise finding.error(finding.text, finding.hint)
 
 
 def target_findings(pid: int) -> list[Finding]:
-    """Return all findings for or against sampling a process."""
+    """Return the findings of all checks whether a process can be sampled."""
     return list(_target_findings(pid))
 
 
 def machine_findings() -> list[Finding]:
-    """Return what the kernel and the profiler's rights permit for any process, as findings."""
+    """Return the findings of all checks that concern any process: what the kernel and the rights of pyprof permit."""
     return list(_machine_findings())
 
 
@@ -226,7 +228,9 @@ def _look(pid: int, directory: procfs.ProcDir) -> Iterator[Finding]:
 
 
 def _tracers(pid: int, directory: procfs.ProcDir) -> list[int]:
-    """Return the pids of the tracers of a process, or [] if one of its threads is not traced and can be sampled."""
+    """Return the pids of the tracers of a process's threads. The result is empty if one of its threads is not
+    traced, because that thread can be sampled.
+    """
     found: set[int] = set()
     for tid in directory.threads():
         try:
@@ -273,9 +277,7 @@ def _architecture(pid: int, directory: procfs.ProcDir) -> Finding:
 
 
 def _denied(pid: int, status: dict[str, str]) -> Finding:
-    """Return the reason for which the kernel refuses to let a process be traced, as far as it is visible from
-    outside.
-    """
+    """Return the finding why the kernel does not let a process be traced, as far as /proc shows the reason."""
     uids = status.get("Uid", "").split()
     ours = str(os.geteuid())
     scope = _sysctl("kernel/yama/ptrace_scope")

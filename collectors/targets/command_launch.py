@@ -23,14 +23,16 @@ from pyprof.lazy_dataclasses import dataclass, field
 
 
 class CommandNotFound(PyprofError):
-    """The command to record does not exist. The exit code is that of a shell."""
+    """The error that the command to record does not exist. The exit code is the one that a shell would return (127)."""
 
     reason = "command_not_found"
     exit_code = 127
 
 
 class CommandNotExecutable(PyprofError):
-    """The command to record exists but cannot be executed. The exit code is that of a shell."""
+    """The error that the command to record exists but cannot be executed. The exit code is the one that a
+    shell would return (126).
+    """
 
     reason = "command_not_executable"
     exit_code = 126
@@ -38,7 +40,7 @@ class CommandNotExecutable(PyprofError):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """The user as whom the recorded command runs when the profiler was started with sudo."""
+    """The user as whom the recorded command runs if the profiler was started with sudo."""
 
     uid: int
     gid: int
@@ -85,11 +87,12 @@ class LaunchedCommand:
         return self._go >= 0
 
     def release(self) -> None:
-        """Start the launched command, and return when it has started. This may be called twice.
+        """Let the child process execute the command, and return when the command has started. This may be
+        called twice.
 
         Raises:
             CommandNotFound: There is no such command.
-            CommandNotExecutable: It cannot be executed.
+            CommandNotExecutable: The command cannot be executed.
         """
         if not self.waits:
             return
@@ -107,7 +110,7 @@ class LaunchedCommand:
             raise _failure(self.command[0], int(report))
 
     def cancel(self) -> None:
-        """End the child process without starting the command. This may be called after release()."""
+        """End the child process if it has not executed the command yet. This may be called after release()."""
         if self.waits:
             os.close(self._go)
             os.close(self._failed)
@@ -142,8 +145,8 @@ class LaunchedCommand:
         return code
 
     def _wait(self, options: int) -> int | None:
-        """Return the command's exit code if it has ended, without collecting stops: wait(2) also reports stops by the
-        sampler, which the sampler must collect.
+        """Return the command's exit code if it has ended. Only exits are collected: wait(2) also reports
+        ptrace stops, which the sampler must collect.
         """
         while self._status is None:
             try:
@@ -164,11 +167,12 @@ class LaunchedCommand:
 
 
 def launch(command: Sequence[str], environment: Mapping[str, str] | None = None) -> LaunchedCommand:
-    """Fork a child that executes the command once it is released.
+    """Fork a child process that executes the command after release().
 
     Raises:
-        CommandNotFound: There is no such command. release() raises it if that is not visible yet.
-        CommandNotExecutable: It cannot be executed. release() raises it if that is not visible yet.
+        CommandNotFound: There is no such command. If that shows only at exec, release() raises the error.
+        CommandNotExecutable: The command cannot be executed. If that shows only at exec, release() raises the
+            error.
     """
     import shutil
 
@@ -201,7 +205,7 @@ def launch(command: Sequence[str], environment: Mapping[str, str] | None = None)
 
 
 def _become(command: Sequence[str], env: dict[str, str], user: User | None, go: int, limits: tuple[int, int]) -> int:
-    """Wait for the parent's byte and execute the command, in the child. Return errno if that fails."""
+    """Wait in the child process for the parent's byte, and then execute the command. Return errno if that fails."""
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD):
         if callable(signal.getsignal(number)) or number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)

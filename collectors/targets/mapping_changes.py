@@ -25,7 +25,7 @@ _WRITABLE = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) rw[x-][sp] [0-9a-f]+ 00:00 0(
 
 _SHORT = 1 << 16
 _parsed = lru_cache(8)(parse_maps)
-"""A cached parse_maps(), because a forked process has the same text as its parent and siblings."""
+"""The function parse_maps() with a cache, because a forked process has the same text as its parent and siblings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class MapsText:
     """One reading of /proc/PID/maps.
 
     Attributes:
-        text: The text.
+        text: Contents of the file.
         mappings: All mappings as of the last change of executable ones.
-        vmas: The executable mappings in the form of the kernel's answers to queries.
-        expected_vmas: The executable mappings as a set.
-        packed_vmas: The executable mappings as an array of six words each.
+        vmas: The executable mappings as Vma tuples, in the form in which PROCMAP_QUERY answers.
+        expected_vmas: The same tuples as a set.
+        packed_vmas: The same tuples as an array of six words each.
     """
 
     def __init__(self, text: bytes) -> None:
@@ -59,7 +59,7 @@ class MapsText:
 
         Args:
             text: The text.
-            changed: True if they have changed even if the text is the same.
+            changed: True if the executable mappings have changed even if the text is the same.
         """
         self.text = text
         self._starts, self._ends = _writable_regions(text)
@@ -74,7 +74,7 @@ class MapsText:
         return changed
 
     def find_region(self, avma: int) -> StackMapping | None:
-        """Return the writable memory of the process around an address."""
+        """Return the writable memory of the process around an address, or None."""
         at = bisect_right(self._starts, avma) - 1
         return StackMapping(self._starts[at], self._ends[at]) if at >= 0 and avma < self._ends[at] else None
 
@@ -100,8 +100,9 @@ _FALSE_ALARMS = 8  # after more false alarms in a row the kernel's answers are c
 class MappedSize:
     """The size of a process's mapped memory without data (/proc/PID/statm).
 
-    If it has changed, the mappings have changed. If it has not, they are the same, except for memory that is both
-    writable and executable from the start. Reading it costs a quarter of queries about all executable mappings.
+    If the size has changed, the mappings have changed. If it has not, the mappings are the same, except for
+    memory that is both writable and executable from the start. Reading the size costs a quarter of queries
+    about all executable mappings.
     """
 
     def __init__(self, directory: ProcDir) -> None:
@@ -135,7 +136,7 @@ class MapChanges:
         size: Size of mapped memory, or None if it is not available.
 
     Attributes:
-        replaced: True if another program image was seen and not processed yet.
+        replaced: True if an exec was seen whose mappings were not read yet.
     """
 
     def __init__(self, query: MapQuery | None, size: MappedSize | None = None) -> None:
@@ -161,8 +162,8 @@ class MapChanges:
         return answer
 
     def build_query(self, maps: MapsText) -> tuple[int, int, int]:
-        """Return the query about mappings for the compiled sampling loop: (descriptor or -1 for none, address of the
-        expected answers, their number).
+        """Return what the compiled sampling loop needs for its queries about mappings: (descriptor or -1 for
+        none, address of the expected answers, their number).
         """
         if self._query is None or self._query.fd < 0:
             return -1, 0, 0
@@ -178,7 +179,9 @@ class MapChanges:
         return self._size.fd, self._proved_size
 
     def count_expected_answer(self) -> None:
-        """Note that the compiled sampling loop got the expected answer to its query about mappings."""
+        """Note that a query by the compiled sampling loop got the expected answer, so that the mappings are
+        not in doubt.
+        """
         self._doubted = False
 
     def warm_up(self, maps: MapsText) -> None:
@@ -206,20 +209,20 @@ class MapChanges:
         return self._size.read() == self._proved_size
 
     def measure_size(self) -> int:
-        """Return the size of the process's mapped memory right before the text of its maps is read, or -1 if it is
-        unknown.
+        """Return the size of the process's mapped memory in pages, or -1 if it is unknown. It is measured
+        right before the text of the maps is read.
         """
         return self._size.read() if self._size is not None else -1
 
     def note_comparison(self, changed: bool, size: int = -1) -> None:
-        """Note that the text of the process's maps was read.
+        """Note that the text of the process's maps was read, and whether it confirms the kernel's answers.
 
-        If it contradicts the kernel's answers many times in a row, queries are given up. A single contradiction may be
-        a library that was unloaded before the text was read.
+        If the text contradicts the answers many times in a row, no more queries are made. A single
+        contradiction may be a library that was unloaded before the text was read.
 
         Args:
-            changed: True if its executable mappings have changed.
-            size: Result of measure_size() before.
+            changed: True if the executable mappings in the text have changed.
+            size: Result of measure_size() before the reading.
         """
         if self._doubted and self._query is not None:
             self._false_alarms = 0 if changed else self._false_alarms + 1
@@ -243,8 +246,8 @@ class MapChanges:
 
 
 Moves = list[tuple[int, AddressSpace]]
-"""Samples, by number, that belong to another address space than the one that was current when they were taken; and that
-address space.
+"""A list of (number of a sample, address space) for samples that belong to another address space than the one
+that was current when they were taken.
 """
 
 Mappings = tuple[Mapping, ...]
@@ -252,9 +255,9 @@ Mappings = tuple[Mapping, ...]
 
 @dataclass(slots=True)
 class UnsettledLane:
-    """A sample that was taken near a change of the mappings. The next reading of /proc/PID/maps decides whether it
-    belongs to the mappings before or after the change. `proved` means that the mapping at its pc is known to be one
-    after the change.
+    """A sample that was taken near a change of the mappings. The next reading of /proc/PID/maps decides
+    whether the sample belongs to the mappings before or after the change. `proved` is True if the mapping at
+    its pc is known to be that of the current address space.
     """
 
     lane: int
@@ -264,8 +267,9 @@ class UnsettledLane:
 
 
 class UnsettledSamples:
-    """The samples of one process that were taken near a change of the mappings. The next reading of /proc/PID/maps
-    decides their address spaces. `ambiguous` is called for a sample that fits both states equally.
+    """The samples of one process that were taken near a change of the mappings. The next reading of
+    /proc/PID/maps decides their address spaces. `ambiguous` is a function that is called for each sample that
+    fits both states equally.
     """
 
     def __init__(self, ambiguous: Callable[[], None]) -> None:
@@ -288,8 +292,9 @@ class UnsettledSamples:
 
         Args:
             old: The address space before the change.
-            new: The one after it.
-            joined: Returns an address space of mappings from both, or None if `new` is another image.
+            new: The address space after the change.
+            joined: Function that returns an address space of mappings from both, or None if `new` is another
+                program image.
         """
         if not self._samples:
             return []
@@ -315,8 +320,11 @@ class UnsettledSamples:
         return changes
 
     def count_unexplained(self, moves: Moves, otherwise: AddressSpace) -> None:
-        """Report the samples whose pc is in no mapped code; `otherwise` is the address space of samples that are not
-        moved to another one.
+        """Count the samples whose pc is in no mapped code as ambiguous.
+
+        Args:
+            moves: The samples that were moved to another address space.
+            otherwise: Address space of all other samples.
         """
         moved = dict(moves)
         for sample in self._samples:
@@ -340,7 +348,9 @@ def _overlap(some: set[_Key], others: set[_Key]) -> bool:
 
 
 def _union(old: tuple[Mapping, ...], new: tuple[Mapping, ...]) -> tuple[Mapping, ...]:
-    """Return the mappings after a change, and those mappings from before the change that do not overlap them."""
+    """Return the mappings after a change, together with those mappings from before the change that do not
+    overlap them.
+    """
     starts, ends = [m.start for m in new], [m.end for m in new]
     kept = []
     for mapping in old:

@@ -1,7 +1,8 @@
-"""The selected processes, and the request for a collector of them.
+"""The processes that the user selects, and the request for a collector of them.
 
-Processes are named by pid, or all that match are selected, including those that start later. A process matches if it
-meets every given criterion. Kernel threads, zombies and pyprof itself never match.
+The user names processes by pid, or selects all processes that meet criteria (name, user, control group),
+including those that start later. A process matches if it meets every given criterion. Kernel threads, zombies
+and pyprof itself never match.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Fits = Callable[[int], bool]
 
 
 class Processes(Protocol):
-    """The protocol of a set of selected processes, as far as a collector uses it."""
+    """The protocol of a set of processes to record, as far as a collector uses it."""
 
     @property
     def pids(self) -> tuple[int, ...]: ...
@@ -48,15 +49,17 @@ class Processes(Protocol):
 
 @dataclass(eq=False)
 class Selection:
-    """The selected processes: those with given pids, or all that match, also later ones.
+    """The processes that the user selected: those with given pids, or all that match criteria, also later
+    ones.
 
     Attributes:
-        pids: Those that were named, or that matched at the start; never empty.
-        refused: One note for each reason why processes cannot be recorded, or not by BPF.
-        lasting: True if more may start, so that the recording continues when all have ended.
-        everything: True for all processes of the machine.
-        ours: Processes of the profiler that started later. They are never selected.
-        refused_pids: Processes that match but cannot be recorded.
+        pids: Pids that the user named, or that matched at the start; never empty.
+        refused: Notes for the summary, one for each reason why processes cannot be recorded, or not by BPF.
+        lasting: True if matching processes may start later, so that the recording continues when all have
+            ended.
+        everything: True if all processes of the machine are selected.
+        ours: Pids of processes of the profiler that started later. They are never selected.
+        refused_pids: Pids of processes that match but cannot be recorded.
     """
 
     pids: tuple[int, ...]
@@ -69,7 +72,8 @@ class Selection:
     _not_before: int = 0
 
     def without_ended(self) -> Selection | None:
-        """Return the selection without ended processes, and with a note for each one that was named.
+        """Return the selection without ended processes, and with a note for each ended process that the user
+        named by pid.
 
         The result is None if none has ended, or all have.
         """
@@ -87,7 +91,9 @@ class Selection:
         return replace(self, pids=left, refused=(*self.refused, *named))
 
     def find_new(self, excluded: Container[int]) -> Iterable[int]:
-        """Return processes that match the selection and are not known yet, within a budget of the time."""
+        """Return the pids of processes that match the criteria and are not in `excluded`. The search takes at
+        most a small share of the time.
+        """
         if not self.lasting or time.monotonic_ns() < self._not_before:
             return ()
         before = time.thread_time_ns()
@@ -102,7 +108,7 @@ def select_processes(options: TargetOptions) -> Selection:
     Raises:
         UsageError: An option is not valid.
         NoSuchProcess: No process matches.
-        PyprofError: No matching process may be recorded: the reason of the first one.
+        PyprofError: No matching process may be recorded. The error says why for the first one.
     """
     criteria = _criteria(options)
 
@@ -213,8 +219,8 @@ def _is_below(path: str, group: str) -> bool:
 
 
 def _is_named(pid: int, pattern: re.Pattern[str]) -> bool:
-    """Return True if a pattern matches a process's comm (15 letters at most), its program's file name, or its command
-    line.
+    """Return True if a pattern matches a process's comm (15 letters at most), the file name of its program,
+    or its command line.
     """
     names = procfs.read_name(pid), os.path.basename(procfs.read_exe(pid))
     if any(map(pattern.search, names)):
@@ -240,7 +246,7 @@ def _callers() -> frozenset[int]:
 
 
 class InterpreterReaders(Protocol):
-    """The protocol by which a collector gets the readers of interpreters in the recorded processes.
+    """The protocol of an object from which collectors get the readers of interpreters in recorded processes.
 
     Attributes:
         follow_tasks: True to show the asyncio tasks that await the running one.
@@ -249,15 +255,19 @@ class InterpreterReaders(Protocol):
     follow_tasks: bool
 
     def reader(self, pid: int) -> StackReader:
-        """Return a reader that copies interpreter frames in stops."""
+        """Return a reader of a process's interpreter that copies interpreter frames in ptrace stops."""
         ...
 
     def kernel_reader(self, pid: int) -> KernelReader:
-        """Return a reader that locates interpreter frames, and decodes what a program in the kernel has copied."""
+        """Return a reader of a process's interpreter for BPF: it locates interpreter frames, and decodes what
+        the BPF program has copied.
+        """
         ...
 
     def needs_stops(self, pid: int) -> str | None:
-        """Return why a process needs stops, "" if it does not, None if that is not known yet."""
+        """Return the reason why a process's interpreter needs ptrace stops, "" if it needs none, None if that
+        is not known yet.
+        """
         ...
 
 
@@ -268,10 +278,11 @@ class Request:
     Attributes:
         selection: The processes.
         options: Options of the recording.
-        diagnostics: Counts problems.
-        interpreters: Readers of interpreters, or None.
+        diagnostics: Counters of problems.
+        interpreters: Source of readers of interpreters, None if no interpreter is wanted.
         program: Path of the program that the process will execute, "" for none. Only the new program is recorded.
-        frames_note: Note for the summary if samples by stops have frames of an interpreter, None for none.
+        frames_note: Note for the summary to add if samples by ptrace stops have frames of an interpreter,
+            None for none.
         ids: Identifiers shared by all collectors of the recording.
     """
 
@@ -289,9 +300,9 @@ class Request:
 
     @property
     def readers(self) -> Callable[[int], StackReader] | None:
-        """Function that returns the reader of a process's interpreter by pid; None if no interpreter is wanted."""
+        """The function that returns the reader of a process's interpreter by pid, None if no interpreter is wanted."""
         return self.interpreters.reader if self.interpreters else None
 
     def with_processes(self, pids: tuple[int, ...]) -> Selection:
-        """Return the selection of processes of this request, with other pids."""
+        """Return the selection of this request with its pids replaced by `pids`."""
         return replace(self.selection, pids=pids)
