@@ -26,6 +26,7 @@ from tests.unwind.made_stacks import MadeLane, batch_of
 OPTIMIZED_PC, BASELINE_PC, CALLER = CODE + 16 + 31, BASELINE + 16 + 21, 0x401000
 LOW, FP, SIZE = 0x7000_0000, 0x7000_0100, 0x200
 MADE = Mapping(BASE + 0x4000, BASE + 0x8000, "r-xp", 0, "00:00", 0, "")
+FILE, AGAIN, BUILTINS = 0x1000_0000, 0x2000_0000, 0x100
 
 
 class EndingProcess:
@@ -33,11 +34,19 @@ class EndingProcess:
 
     def __init__(self) -> None:
         self.made, self.has_ended = MadeHeap(), False
+        size = self.made.add(BUILTINS.to_bytes(8, "little")) - 1
+        self.made.symbols[b"v8_Default_embedded_blob_code_"] = FILE
+        self.made.symbols[b"v8_Default_embedded_blob_code_size_"] = size
         self._memory = Memory()
         self._memory.put(BASE, bytes(self.made.data))
-        self.space = AddressSpace(1, 1, 1, (MADE,), self._read, "/")
+        self.space = self.make_space(1, FILE)
         self.v8 = V8Code(X86_64, Diagnostics())
         assert self.scan(1)
+
+    def make_space(self, generation: int, *files: int, made: Mapping = MADE) -> AddressSpace:
+        """Return the address space of a generation, in which V8's file is mapped at the given addresses."""
+        parts = tuple(Mapping(at, at + 0x1000, "r-xp", 0, "08:01", 7, "/usr/bin/node") for at in files)
+        return AddressSpace(generation, 1, generation, (made, *parts), self._read, "/")
 
     def _read(self, avma: int, size: int) -> bytes:
         return b"" if self.has_ended else self._memory.read(avma, size)
@@ -85,6 +94,29 @@ def test_function_that_the_collector_has_overwritten_is_found_in_its_script() ->
     process.v8.read_ahead(process.space, batch)
     process.has_ended = True
     assert process.name(batch, BASELINE_PC) == "inner"
+
+
+def test_functions_that_v8_maps_again_are_known_to_waiting_batches() -> None:
+    process = EndingProcess()
+    assert process.v8.code_ranges == ((FILE, FILE + BUILTINS),)
+    first, later = process.space, process.make_space(2, FILE, AGAIN)
+    for space in (later, first, later):
+        process.v8.read_ahead(space, process.batch(OPTIMIZED_PC))
+        assert process.v8.code_ranges == ((FILE, FILE + BUILTINS), (AGAIN, AGAIN + BUILTINS))
+
+
+def test_code_in_reserved_memory_is_read_before_its_mapping_is_known() -> None:
+    process = EndingProcess()
+    made = Mapping(BASE, BASE + 0x1000, "r-xp", 0, "00:00", 0, "")
+    assert not made.start <= OPTIMIZED_PC < made.end
+    unknown, batch = process.make_space(2, FILE, made=made), process.batch(OPTIMIZED_PC)
+    process.v8.read_ahead(unknown, batch)
+    assert process.v8.reserved == (0, 0)
+    assert process.v8.spans.find(OPTIMIZED_PC - 1, int(batch.time_ns[0])) is None
+    process = EndingProcess()
+    process.v8.read_ahead(process.make_space(2, FILE, AGAIN, made=made), batch)
+    assert process.v8.reserved == (made.start, AGAIN)
+    assert process.name(batch, OPTIMIZED_PC) == "outer"
 
 
 def test_wait_without_an_address_space_has_no_code_to_read_ahead() -> None:

@@ -340,16 +340,17 @@ class StackCall(NamedTuple):
     fp: int
 
 
-def find_calls(batch: SampleBatch, space: AddressSpace, builtins: Ranges) -> list[StackCall]:
+def find_calls(batch: SampleBatch, space: AddressSpace, known: Ranges) -> list[StackCall]:
     """Return the different calls in V8's code on the stacks of an address space.
 
     Args:
         batch: The samples.
         space: The address space.
-        builtins: Start and end of V8's code in files.
+        known: Start and end of V8's code in files, and of the memory that V8 has reserved for code.
     """
     made = [(mapping.start, mapping.end) for mapping in space.mappings if mapping.executable and not mapping.path]
-    ranges = sorted((*made, *builtins))
+    others = [part for part in made if not any(start <= part[0] < end for start, end in known)]
+    ranges = sorted((*others, *known))
     slab = batch.stack
     lanes = np.flatnonzero((batch.space == space.id) & (slab.base % np.uint64(8) == 0))
     if not ranges or not len(lanes) or len(slab.data) < 8:

@@ -67,6 +67,10 @@ _CODE_PART = 1 << 18
 """Size in bytes and alignment of the address range that describes a frame whose generated code has been removed since
 its sample.
 """
+_PAGE = 1 << 18
+"""Size in bytes and alignment of a page of V8's heap, by which V8 makes reserved memory executable."""
+MAX_CODE_RANGE = 512 << 20
+"""Maximum size in bytes of the memory that one V8 reserves for its generated code."""
 _BUILTIN = b"Builtins_"
 _ROOT = "r13"
 """Register that holds the address of V8's roots while V8's code runs, on x86-64."""
@@ -99,7 +103,6 @@ class V8Code(NoImage):
 
     label = "v8"
     in_memory = True
-    reserved = (0, 0)
     thread_names: Mapping[int, str] = MappingProxyType({})
     own_modules: frozenset[str] = frozenset()  # node's file has zlib, OpenSSL and much else
 
@@ -129,6 +132,8 @@ class V8Code(NoImage):
         found."""
         self._baseline: list[tuple[int, int]] = []
         self._builtins = Builtins([], ())
+        self._builtins_generation = 0
+        self.reserved = (0, 0)
         self._symbols: Mapping[bytes, int] = {}
 
     @cached_property
@@ -141,10 +146,7 @@ class V8Code(NoImage):
         if self._engine is None:
             symbols = dict(reversed(scan.symbols))  # the first wins: V8 maps a part of its file a second time
             return MARK in symbols and self._open(scan, symbols)
-        if self._space is not scan.space:
-            self._space = scan.space
-            self._engine.renew(scan.space)
-            self._builtins = find_builtins(scan.space, self._symbols)
+        self._use_space(scan.space)
         if scan.now_ns < self._rest_until_ns:
             return False
         return self._examine(scan)
@@ -160,10 +162,23 @@ class V8Code(NoImage):
             report_problem(self._diagnostics, self.label, problem_of(error))
             return False
         self._symbols = symbols
-        self._space = scan.space
-        self._builtins = find_builtins(scan.space, symbols)
+        self._use_space(scan.space)
         self._looked_ns = scan.now_ns
         return True
+
+    def _use_space(self, space: AddressSpace) -> None:
+        """Read V8's memory through an address space of the process from now on.
+
+        V8 maps its own functions again after it has started, so a later address space may have more of them.
+        """
+        if self._space is space or self._engine is None:
+            return
+        self._engine.renew(space)
+        if self._space is None or space.generation > self._builtins_generation:
+            self._builtins = find_builtins(space, self._symbols)
+            self._builtins_generation = space.generation
+            self.reserved = find_code_range(space, self._builtins.ranges)
+        self._space = space
 
     def _examine(self, scan: CodeScan) -> bool:
         """Drop descriptions of V8 code that has changed. Return True if some has, or if code may now be where none was
@@ -203,9 +218,12 @@ class V8Code(NoImage):
 
     def _read_code(self, pc: int) -> JsCode | None:
         mapping = self._space.mapping_at(pc) if self._space is not None else None
-        if self._engine is None or mapping is None or not mapping.executable:
+        if self._engine is None:
             return None
-        return self._engine.read_code(pc, mapping.start)
+        if mapping is not None and mapping.executable:
+            return self._engine.read_code(pc, mapping.start)
+        is_reserved = self.reserved[0] <= pc < self.reserved[1]
+        return self._engine.read_code(pc, pc & -_PAGE) if is_reserved else None
 
     def load(self, pc: int) -> None:
         """Read the piece of V8's generated code at an address, if there is one."""
@@ -233,12 +251,11 @@ class V8Code(NoImage):
     def read_ahead(self, space: AddressSpace, batch: SampleBatch) -> None:
         if self._engine is None or space.ended:
             return
-        if self._space is not space:
-            self._space = space
-            self._engine.renew(space)
+        self._use_space(space)
         self._find_script_lists(space, batch)
         memories: dict[int, LaneMemory] = {}
-        for call in find_calls(batch, space, self._builtins.ranges):
+        known = (*self._builtins.ranges, self.reserved) if self.reserved[1] else self._builtins.ranges
+        for call in find_calls(batch, space, known):
             key, time_ns = (call.lookup, call.function, call.offset), int(batch.time_ns[call.lane])
             if key not in self._ahead:
                 if len(self._ahead) >= MAX_FRAMES:
@@ -526,6 +543,27 @@ class V8Code(NoImage):
         if position is not None and function.script is not None:
             line = function.script.line_at(position.offset)
         return line or function.line
+
+
+def find_code_range(space: AddressSpace, builtins: Ranges) -> tuple[int, int]:
+    """Return the start and end of the memory that V8 has reserved for its generated code, (0, 0) if it is unknown.
+
+    V8 makes more and more of it executable, which no event reports. Its own functions are mapped again at the end.
+
+    Args:
+        space: The address space.
+        builtins: Where V8's own functions are: in its file, then where they are mapped again, ascending.
+    """
+    mapping = space.mapping_at(builtins[-1][0]) if len(builtins) > 1 else None
+    if mapping is None:
+        return 0, 0
+    low = mapping.start - MAX_CODE_RANGE
+    used = [
+        other.start
+        for other in space.mappings
+        if not other.path and other.executable and low <= other.start < mapping.start
+    ]
+    return (min(used), mapping.start) if used else (0, 0)
 
 
 def find_builtins(space: AddressSpace, symbols: Mapping[bytes, int]) -> Builtins:
