@@ -1,4 +1,5 @@
-"""The sources of samples.
+"""The sources of samples, called collectors: BPF, perf_events, ptrace stops, GDB stubs, core files and crash
+dumps.
 
 base                     The protocol of a collector, which produces batches of samples until it is stopped, and the
                          histogram of its pauses

@@ -289,7 +289,7 @@ class BatchBuilder(Generic[Memory]):
         row[arch.pc] = pc
 
     def add_pieces(self, lane: int, pieces: Iterable[Piece]) -> None:
-        """Add pieces of memory to a sample beyond its main stack copy, such as a second stack."""
+        """Add pieces of memory to a sample in addition to its main stack copy, such as a part of a second stack."""
         self._pieces[lane] = (*self._pieces.get(lane, ()), *pieces)
 
     def set_beyond(self, lane: int, beyond: StackBeyondCopy) -> None:

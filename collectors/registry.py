@@ -49,7 +49,7 @@ COLLECTORS: tuple[CollectorSpec, ...] = (
     ),
     CollectorSpec("ptrace", "short stops", kernel=False),
 )
-"""All collectors of live processes."""
+"""Descriptions of all collectors of live processes."""
 
 
 def list_names() -> tuple[str, ...]:

@@ -308,7 +308,7 @@ class BpfSampler:
         )
 
     def read_waiting_threads(self) -> list[WaitingThread]:
-        """Return the kernel's account of the waits of all known threads."""
+        """Return the BPF program's table of waits, with one entry for each thread that it knows."""
         found = []
         for value in bpf_syscall.read_values(self._object.maps["waits"], 8, ring_buffer_records.WAIT.size):
             off, waking, blocked, runnable, count, _, on, run, pid, tid, why, call, copied, *_ = (

@@ -33,7 +33,7 @@ _numbers = itertools.count(1 << 62)
 
 @dataclass(slots=True, eq=False)
 class _Stack:
-    """One stack as its last record had it.
+    """One long stack with its contents as of the last BPF record of it.
 
     Attributes:
         end: Address of its end.

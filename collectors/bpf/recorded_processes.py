@@ -23,7 +23,8 @@ class RecordedProcesses:
     """The processes that the BPF program samples, with the readers of their interpreters.
 
     Attributes:
-        parent_of: Returns the process that forked another one, or 0 if that is unknown.
+        parent_of: Function that returns the pid of the process that forked another one, or 0 if that is
+            unknown.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class RecordedProcesses:
         return {place.gil for place in reader.places() if place.gil} if reader is not None else set()
 
     def keep_only(self, pids: Container[int]) -> None:
-        """Stop recording all processes except these, because the others have ended.
+        """Stop recording all processes that are not in `pids`, because they have ended.
 
         A process is dropped only at the second such call, after its last records in the ring buffer were read.
         """

@@ -61,7 +61,7 @@ class StacklessWait:
         since_ns: Start of the time.
         ns: Duration.
         state: State of the thread as a letter, as in /proc/TID/stat.
-        call: The thread's system call; see Blocked.
+        call: Number of the thread's system call, -1 if it is in none or that is unknown.
         end: Index of the record of the wait's end (WaitEnds), -1 if the wait has not ended.
     """
 

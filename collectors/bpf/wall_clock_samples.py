@@ -178,7 +178,7 @@ class Sleepers:
         return found
 
     def threads(self) -> list[ThreadInfo]:
-        """Return the threads that were read."""
+        """Return descriptions of the sleeping threads whose stacks were read."""
         return [*self._met.values(), *(self.outside.threads() if self.outside is not None else ())]
 
     def retire(self) -> None:
@@ -216,7 +216,7 @@ class BpfWaitSamples(KernelSamples):
         before_exec: bool,
         from_outside: Callable[[list[int]], SampleSource],
     ) -> None:
-        """Begin to record the waits of the processes of a recording; see BpfSamples and Sleepers."""
+        """Begin to record the waits of the processes of a recording. See BpfSamples and Sleepers for the arguments."""
         self.source = source
         self._records, self._options = records, options
         self._waits = Waits()

@@ -49,7 +49,8 @@ FindInterpreter = Callable[[int], str | None]
 def collect_facts(
     pids: tuple[int, ...], options: CollectOptions, everything: bool = False, launched: bool = False
 ) -> PlanFacts:
-    """Return the facts about this machine, the rights of this process, and the first process.
+    """Return the facts by which the source of samples is chosen: about this machine, the rights of pyprof,
+    and the first process to record.
 
     Args:
         pids: The processes to record; (0,) for any process of this machine.
@@ -130,7 +131,7 @@ class Planner:
         """Create a planner that knows no facts about single processes yet.
 
         Args:
-            facts: See collect_facts().
+            facts: The facts that collect_facts() has returned.
             options: Options of the recording.
             collector: Name of the collector that the user requests by --collector.
             find_interpreter: Function that inspects a process for an interpreter.

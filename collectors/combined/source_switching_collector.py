@@ -72,7 +72,7 @@ class CombinedCollector:
         open_stops: OpenStops,
         launched: bool = False,
     ) -> None:
-        """Open the first main source.
+        """Open the first main source, which samples all threads except those that are sampled by stops.
 
         Args:
             planner: The facts and the plan of the recording.
@@ -223,7 +223,9 @@ def _with_note_on_bpf(request: Request, planner: Planner) -> Request:
 
 
 def _find_started(request: Request) -> Iterator[int]:
-    """Yield the requested processes that already run their programs."""
+    """Yield the pids of the requested processes that already run their programs, and of their descendants if
+    those are recorded.
+    """
     if not request.launched:
         yield from request.selection.pids
         yield from find_descendants(request.selection.pids) if request.options.subprocesses else ()
@@ -290,7 +292,7 @@ class _Openings:
         return open_stops(request, request.selection.pids, note=FROM_OUTSIDE)
 
     def _by_bpf(self, pids: tuple[int, ...], launched: bool, why: str) -> KernelCollector:
-        """Open the BPF collector for some processes.
+        """Open the collector that samples some processes by a BPF program.
 
         Args:
             pids: The processes.

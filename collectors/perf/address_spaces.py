@@ -1,8 +1,9 @@
 """Address spaces from the kernel's records: /proc/PID/maps is read once, and then each record of a new
 mapping is applied at its time.
 
-The kernel reports executable mappings when they are made, not when they are removed. A mapping ends when another one
-covers it; /proc/PID/maps is also read again after each report. A generation is made only for times with samples.
+The kernel reports executable mappings when they are made, not when they are removed. A mapping ends when
+another one covers it; /proc/PID/maps is also read again after each report. An AddressSpace object is made
+only for times with samples.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class MappingLayout:
         self._made = list(mappings)
 
     def replace_mappings(self, mappings: Mappings) -> None:
-        """Replace all mappings of an address space."""
+        """Replace all mappings of the layout by the given ones."""
         self._all, self._made = mappings, list(mappings)
 
     def __len__(self) -> int:

@@ -176,7 +176,7 @@ class MappingAlarm:
     """
 
     def __init__(self, cpus: Iterable[int]) -> None:
-        """Open the events.
+        """Open the perf events that report new executable mappings.
 
         Args:
             cpus: The processors.

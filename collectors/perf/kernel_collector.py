@@ -83,7 +83,7 @@ class KernelRecords:
         ring_size: int = 0,
         wakes: bool = False,
     ) -> None:
-        """Open the perf events and the rings.
+        """Open the perf events that report on the recorded processes, and the ring buffers for their records.
 
         Args:
             pid: The process to record.

@@ -69,7 +69,7 @@ class PtraceCollector:
         wanted: Callable[[int, int], bool] | None = None,
         frames_note: Note | None = None,
     ) -> None:
-        """Prepare to sample a process by short stops.
+        """Prepare to sample a process by short ptrace stops.
 
         Args:
             pid: The process.
