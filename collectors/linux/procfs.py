@@ -29,6 +29,8 @@ _MAPS_LINE = re.compile(
 _PROC = "/proc"
 _CENSUS = re.compile(rb"\S+ \S+ \S+ \d+/(\d+) ([1-9]\d*)\s*")
 """Pattern of the number of threads and the last assigned pid in /proc/loadavg."""
+_RUNNABLE = re.compile(rb"\S+ \S+ \S+ (\d{1,9})/")
+"""Pattern of the number of tasks that run or wait for a processor in /proc/loadavg."""
 _CHUNK = 1 << 20
 _MIN_LINE = 40
 """Number of bytes of the shortest line of /proc/PID/maps."""
@@ -486,6 +488,19 @@ def parse_census(load: bytes) -> bytes:
     """Return the number of threads and the last pid from the text of /proc/loadavg, or b""."""
     found = _CENSUS.fullmatch(load)
     return b" ".join(found.groups()) if found else b""
+
+
+def read_cpu_contention() -> float:
+    """Return the number of tasks that run or wait for a processor, divided by the number of processors.
+
+    The result is 0 if /proc/loadavg is not readable.
+    """
+    try:
+        with open("/proc/loadavg", "rb") as file:
+            found = _RUNNABLE.match(file.read())
+    except OSError:
+        return 0.0
+    return int(found[1]) / (os.cpu_count() or 1) if found else 0.0
 
 
 def read_start_ticks(tid: int) -> int | None:

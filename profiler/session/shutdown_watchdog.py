@@ -27,6 +27,11 @@ _MAX_RUN_PERIODS = 4
 """Time without progress after which a sampler that runs is abandoned at its end, as a multiple of LEAVE_S. Waits for a
 processor do not count.
 """
+_MAX_BLOCKED_PERIODS = 3
+"""Time without progress after which a blocked sampler is abandoned on a busy machine, as a multiple of LEAVE_S.
+
+The kernel blocks a read of memory while a task holds a lock of that memory, and that task may wait for a processor.
+"""
 _MAX_PERIODS = 30
 """Total time after which a sampler that is requested to end is abandoned even if it makes progress, as a multiple of
 LEAVE_S.
@@ -105,6 +110,10 @@ class Ending(Protocol):
         """
         ...
 
+    def contention(self) -> float:
+        """Return how many tasks run or wait for a processor now, for each processor."""
+        ...
+
     def hang_up(self) -> None:
         """Close the connection over which the sampler requests interpreter symbols from the worker, so that the sampler
         does not wait for a response.
@@ -117,7 +126,7 @@ def await_end(sampling: Ending, leave_s: float = LEAVE_S) -> EndFailure | None:
 
     Args:
         sampling: The sampler.
-        leave_s: Time in seconds for which it may be blocked without progress.
+        leave_s: Time in seconds for which it may be blocked without progress. It is longer on a busy machine.
 
     Returns:
         The reason if the sampler must be abandoned, None if it has ended.
@@ -129,7 +138,8 @@ def await_end(sampling: Ending, leave_s: float = LEAVE_S) -> EndFailure | None:
         now_s, now_blocked_s = granted.seconds(), blocked.seconds()
         if sampling.progress != progress:
             progress, progress_s, blocked_s, progress_at = sampling.progress, now_s, now_blocked_s, time.monotonic()
-        if now_blocked_s - blocked_s > leave_s:
+        is_blocked = now_blocked_s - blocked_s > leave_s
+        if is_blocked and now_blocked_s - blocked_s > leave_s * min(sampling.contention(), _MAX_BLOCKED_PERIODS):
             return EndFailure.BLOCKED
         is_late = now_s - progress_s > _MAX_RUN_PERIODS * leave_s or now_s > _MAX_PERIODS * leave_s
         if is_late or time.monotonic() > progress_at + MAX_ELAPSED_S:

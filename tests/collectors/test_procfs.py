@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import mmap
 import os
@@ -183,3 +184,15 @@ def test_maps_within_the_bound_are_parsed_as_a_whole() -> None:
     found = procfs.parse_maps(maps_text(["r--p"] * (MAX_MAPPINGS - 1)))
     assert len(found) == MAX_MAPPINGS - 1
     assert AddressSpace(1, 1, 0, found, lambda avma, size: b"", "").complete
+
+
+@pytest.mark.parametrize(
+    ("load", "contention"),
+    [(b"23.7 26.0 21.4 24/413 9730\n", 6.0), (b"0.0 0.0 0.0 1/100 7\n", 0.25), (b"lxcfs has another format\n", 0.0)],
+)
+def test_contention_is_the_number_of_runnable_tasks_of_a_processor(
+    load: bytes, contention: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(procfs, "open", lambda *_: io.BytesIO(load), raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert procfs.read_cpu_contention() == contention

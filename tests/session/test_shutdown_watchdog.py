@@ -16,7 +16,7 @@ class Loop:
 
     The loop ends after ends_s, or at a closed channel if needs_answers is true. It waits for a processor for the
     fraction `starved` of the time and runs for the fraction `runs`. If works is true, it finishes a unit of work at
-    each check.
+    each check. `crowd` tasks share a processor.
     """
 
     def __init__(
@@ -27,12 +27,13 @@ class Loop:
         starved: float = 0.0,
         works: bool = False,
         runs: float = 0.0,
+        crowd: float = 0.5,
     ) -> None:
         self.now = 0.0
         self.progress = 0
         self.hung_up = False
         self.sampled = self
-        self._runs = runs
+        self._runs, self._crowd = runs, crowd
         self._ends_s, self._needs_answers, self._starved, self._works = ends_s, needs_answers, starved, works
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
@@ -47,6 +48,9 @@ class Loop:
     def activity(self) -> dict[int, float]:
         return {7: (self._starved + self._runs) * self.now}
 
+    def contention(self) -> float:
+        return self._crowd
+
     def hang_up(self) -> None:
         self.hung_up = True
 
@@ -56,6 +60,13 @@ def test_loop_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None
     assert await_end(loop) is EndFailure.BLOCKED
     assert loop.now < 1.3 * LEAVE_S
     assert loop.hung_up
+
+
+def test_blocked_loop_is_left_later_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not await_end(Loop(monkeypatch, ends_s=1.8 * LEAVE_S, crowd=2.0))
+    loop = Loop(monkeypatch, crowd=20.0)
+    assert await_end(loop) is EndFailure.BLOCKED
+    assert 3 * LEAVE_S < loop.now < 3.3 * LEAVE_S
 
 
 def test_loop_that_waits_for_an_answer_gets_none_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from pyprof.collector_control import FlushProtocol
 from pyprof.collectors.base import Collector, CollectorStats, Feedback
+from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.process_cpu_times import NOTHING, UnfollowedChildren
 from pyprof.errors import PyprofError
 from pyprof.exporters.base import Sink
@@ -166,6 +167,10 @@ class Sampling:
         (shutdown_watchdog.Ending).
         """
         return self._link.activity(self._awaits_worker)
+
+    def contention(self) -> float:
+        """Return how many tasks run or wait for a processor now, for each processor (shutdown_watchdog.Ending)."""
+        return procfs.read_cpu_contention()
 
     def hang_up(self) -> None:
         """Close the channel over which the sampler requests interpreter symbols, so that the collector does not wait on
