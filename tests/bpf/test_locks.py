@@ -134,6 +134,7 @@ def test_waits_for_the_gil_are_named_and_have_the_function_that_held_it(python: 
     with running(*python.command, "-u", str(PROGRAMS / "gil_fight.py"), stdin=subprocess.PIPE) as process:
         waits = Program(process, tmp_path).record(mode="lock", collector="bpf", seconds=1.5)
     total = held = by_timer = 0.0
+    wakers: dict[str, float] = {}
     for thread in waits.seconds.values():
         for stack, seconds in thread.items():
             if stack[-1] != FOR_PROCESSOR and "victim" in stack[: len(stack) - len(inside(stack))]:
@@ -143,9 +144,11 @@ def test_waits_for_the_gil_are_named_and_have_the_function_that_held_it(python: 
                 total += seconds
                 by_timer += seconds * (NOBODY in stack)
                 held += seconds * ("hog" in inside(stack))
+                waker = " ".join(name for name in stack if name.startswith("[woken by")) + ": " + stack[-1]
+                wakers[waker] = wakers.get(waker, 0.0) + seconds
     assert total > 0.2
     assert by_timer < 0.3 * total  # a preemption between two timed waits separates them
-    assert held > 0.6 * total, waits.seconds
+    assert held > 0.6 * total, wakers
 
 
 def test_a_wait_has_the_stack_of_the_thread_that_ended_it(program: Path, tmp_path: Path) -> None:
