@@ -47,10 +47,8 @@ from pyprof.unwind.rule_cache import UNCOVERED_ID, KnownRule, Row, RowCache, Rul
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule, Source
 
 if TYPE_CHECKING:
+    from pyprof.unwind.code_analysis.aarch64_code_rules import Aarch64CodeRules
     from pyprof.unwind.code_analysis.code_rules import AnalysedCode, CodeRules
-
-ANALYSED_ARCH = "x86_64"
-"""Name of the only architecture whose machine code is analysed for unwind rules."""
 
 MAX_ROWS = 1 << 19
 """Maximum number of cached unwind rows per address space. A full cache is cleared."""
@@ -176,7 +174,7 @@ class RuleIndex:
         self._diagnostics = diagnostics
         self._files: dict[int, tuple[ObjectFile, FileTables]] = {}
         self._file_rows: dict[int, tuple[ObjectFile, tuple[RowCache, RowCache]]] = {}
-        self._code_rules: dict[int, CodeRules] = {}
+        self._code_rules: dict[int, CodeRules | Aarch64CodeRules] = {}
         self._spaces: dict[int, SpaceIndex] = {}
 
     def open_space(self, space: AddressSpace) -> SpaceIndex:
@@ -276,14 +274,12 @@ class RuleIndex:
     def find_code(self, image: Image, svma: int) -> AnalysedCode | None:
         """Return the analysed code that covers a file address which no table covers, or None."""
         file = image.file
-        if CODE not in self._names or self.arch.name != ANALYSED_ARCH or not file.is_here:
+        if CODE not in self._names or self.arch.name not in ("x86_64", "aarch64") or not file.is_here:
             return None
-        from pyprof.unwind.code_analysis.code_rules import CodeRules  # few programs need it
-
         key = id(file)
         if key not in self._code_rules:
-            tables = self.open_tables(image)
-            self._code_rules[key] = CodeRules(file, image.debug, self.arch, tables.extents())
+            extents = self.open_tables(image).extents()
+            self._code_rules[key] = _open_code_rules(file, image.debug, self.arch, extents)
         return self._code_rules[key].piece_at(svma)
 
     def _mark_replaced_frame(
@@ -396,6 +392,19 @@ class RuleIndex:
         """
         frame = self.arch.signals.trampoline_at(code.read, pc if exact else pc + 1, exact)
         return UNCOVERED_ID if frame is None else self.rules.intern(sigreturn_rule(self.arch, frame), Trust.SIGRETURN)
+
+
+def _open_code_rules(
+    file: ObjectFile, debug: ObjectFile | None, arch: Arch, extents: list[Extents]
+) -> CodeRules | Aarch64CodeRules:
+    """Return the rules that follow from the code of a file. Few programs need them: they are imported here."""
+    if arch.name == "aarch64":
+        from pyprof.unwind.code_analysis.aarch64_code_rules import Aarch64CodeRules
+
+        return Aarch64CodeRules(file, debug, arch, extents)
+    from pyprof.unwind.code_analysis.code_rules import CodeRules
+
+    return CodeRules(file, debug, arch, extents)
 
 
 class SpaceIndex:

@@ -26,6 +26,9 @@ PPC = "powerpc64le-linux-gnu-"
 RISCV = "riscv64-linux-gnu-"
 FRAMES = ("-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-fno-asynchronous-unwind-tables", "-static")
 
+BARE_FRAMES = ("-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer")
+"""Flags for code without unwind tables and without frame pointers."""
+
 
 def cfi(*sections: str) -> str:
     """Return a flag that selects unwind tables in programs with ladder.h or remote_ladder.h."""
@@ -68,6 +71,8 @@ RECIPES = {
     "a64_all": Recipe(A64, ("-static", "-mbranch-protection=none", ALL_CFI), "qemu-aarch64"),
     "a64_pac_all": Recipe(A64, ("-static", "-mbranch-protection=standard", ALL_CFI), "qemu-aarch64"),
     "a64_fp": Recipe(A64, (*FRAMES, "-mbranch-protection=none"), "qemu-aarch64"),
+    "a64_bare": Recipe(A64, (*BARE_FRAMES, "-static", "-mbranch-protection=none"), "qemu-aarch64"),
+    "a64_pac_bare": Recipe(A64, (*BARE_FRAMES, "-static", "-mbranch-protection=standard"), "qemu-aarch64"),
     "a64_pac_fp": Recipe(A64, (*FRAMES, "-mbranch-protection=standard"), "qemu-aarch64"),
     "s390x_all": Recipe(S390, ("-static", BOTH_CFI), "qemu-s390x", 2),
     "s390x_sframe": Recipe(S390, ("-static", "-Wa,--gsframe"), "qemu-s390x", 2, new_binutils=True),

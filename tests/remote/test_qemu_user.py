@@ -27,6 +27,8 @@ DUMPS = [
     ("a64", "eh_frame"),
     ("a64_pac", "eh_frame"),
     ("a64_dynamic", "eh_frame"),
+    ("a64_bare", "code,eh_frame"),
+    ("a64_pac_bare", "code,eh_frame"),
     ("s390x", "eh_frame"),
     ("s390x_dynamic", "eh_frame"),
 ]
@@ -74,7 +76,10 @@ def test_dump_at_the_top_equals_the_ladder(name: str, sources: str) -> None:
             assert [pc & ~1 for pc in theirs] == ours[: len(theirs)]
 
 
-@pytest.mark.parametrize(("name", "sources"), [("t32", "exidx"), ("a64_pac", "eh_frame"), ("s390x", "eh_frame")])
+@pytest.mark.parametrize(
+    ("name", "sources"),
+    [("t32", "exidx"), ("a64_pac", "eh_frame"), ("a64_pac_bare", "code,eh_frame"), ("s390x", "eh_frame")],
+)
 def test_samples_by_stepping_are_whole_and_on_the_ladder(name: str, sources: str, tmp_path: Path) -> None:
     program, recipe = ladder(name), RECIPES[name]
     with qemu_user(recipe.emulator, program, "100000") as address, relay(address) as stub:

@@ -159,7 +159,7 @@ MAX_DISTANCE = 8192
 start.
 """
 
-_IDLE_S = 5.0
+IDLE_S = 5.0
 """Time in seconds without an analysis after which the copy of a file's code is freed. A program's code may be 30 MB."""
 
 _ENDS = (b"\x00", b"\x90", b"\xcc", b"\xc3")
@@ -268,13 +268,13 @@ class CodeRules:
         return False
 
     def drop_idle_code(self, now: float) -> None:
-        """Free the copy of the file's code if no function was analysed in the last _IDLE_S seconds. The next analysis
+        """Free the copy of the file's code if no function was analysed in the last IDLE_S seconds. The next analysis
         reads the code again.
 
         Args:
             now: Current monotonic time in seconds.
         """
-        if self._opened and now >= self._used + _IDLE_S:
+        if self._opened and now >= self._used + IDLE_S:
             self._opened.clear()
             drop_memory()
 

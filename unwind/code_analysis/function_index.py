@@ -90,7 +90,7 @@ class FunctionIndex:
         self.named = _ascending([*certain, *guessed])
         self.starts = _ascending([*certain, *guessed, *ends])
         self.limits = _ascending([*certain, *ends])
-        self.imported = _imported_functions(file)
+        self.imported = imported_functions(file)
         self._file = file
         self._jumps: tuple[array[int], array[int]] | None = None
 
@@ -142,7 +142,7 @@ def _has(ascending: array[int], number: int) -> bool:
     return at < len(ascending) and ascending[at] == number
 
 
-def _imported_functions(file: ObjectFile) -> dict[int | None, bool]:
+def imported_functions(file: ObjectFile) -> dict[int | None, bool]:
     """Return, for each GOT slot of an imported function, whether that function may return to its caller."""
     found: dict[int | None, bool] = {}
     with suppress(FormatError):

@@ -35,6 +35,7 @@ _LATE = (
     "pyprof.symbolize.name_cache",
     "pyprof.symbolize.go_function_lookup",
     "pyprof.symbolize.source_files",
+    "pyprof.unwind.code_analysis.aarch64_code_rules",
     "pyprof.unwind.code_analysis.code_rules",
     "pyprof.unwind.formats.gopclntab",
     *("_blake2", "bz2", "gzip", "lzma", "pycxxfilt", "zlib", "zstandard", "compression.zstd"),
