@@ -1,1 +1,3 @@
-"""Benchmarks: ratios to other tools, or to the machine's own noise, in one run. See bench/README.md."""
+"""Benchmarks of pyprof. Results are ratios to other profilers, or to the machine's own noise, in the same run. See
+bench/README.md.
+"""

@@ -1,4 +1,4 @@
-"""`python -m bench`: measure pyprof and the installed peers on the same targets in the same run."""
+"""`python -m bench`: measure pyprof and the other installed profilers on the same targets in the same run."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from bench.tools import run
 from bench.unwinding import unwinding
 
 FAST = {"ladder": {1000.0: 10.0, 10_000.0: 5.0}, "python": {1000.0: 6.0}}
-"""Targets that are also measured at higher rates: name -> {rate in Hz: seconds}."""
+"""Targets that are also measured at higher rates, with {rate in Hz: length of the recording in seconds}."""
 
 
 def install(console: Console, folder: str) -> float:
-    """Install pyprof into a folder, because an installed one is measured, compiled as pip does it.
+    """Install pyprof with pip into a folder. The benchmark measures an installed pyprof, whose modules pip has
+    compiled.
 
     Returns:
-        Its size in MB with all dependencies, 0 if pip failed.
+        Size of the folder in MB with all dependencies, 0 if pip failed.
     """
     if not run([sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, "."], 600).worked:
         console.print("pip could not install pyprof: what is measured is the one that python finds here")

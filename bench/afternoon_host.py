@@ -1,7 +1,8 @@
-"""The host of an operator's afternoon: five services, an agent, and a server in a network namespace.
+"""The host of the benchmark bench.operators_afternoon: five services, an agent, and a server in a network namespace.
 
-The services write down their own clocks (targets/clocked_service.*). The server stands in a network namespace, so that
-packets can be dropped, and its store is a ClickHouse server. The spool and the server's data have small disks (tmpfs).
+The services record their own processor time (targets/clocked_service.*). The server runs in a network namespace, so
+that packets can be dropped, and its store is a ClickHouse server. The spool and the server's data have small disks
+(tmpfs).
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ URL = f"http://{SERVER_ADDRESS}:{SERVER_PORT}"
 
 
 def fetch(url: str, token: str = "", timeout: float = 5.0) -> tuple[int, str]:
-    """Return the status and body of a page; the status is 0 if there is no answer."""
+    """Return the status and the body of an HTTP page. The status is 0 if there is no answer."""
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
     try:
         with urllib.request.urlopen(request, timeout=timeout) as answer:
@@ -90,7 +91,8 @@ def fetch(url: str, token: str = "", timeout: float = 5.0) -> tuple[int, str]:
 
 @dataclass
 class Seen:
-    """The names of failures that were visible in one part of the afternoon, by the place where they were.
+    """The names of failures that the agent or the server has shown in one part of the benchmark, by the place where
+    they were visible.
 
     Attributes:
         log, metric, health: Reasons, causes and events in the log, in the metric `failing`, and in /healthz.
@@ -104,7 +106,7 @@ class Seen:
 
 
 class Program:
-    """The agent or the server: a process, its log, and its pages."""
+    """A running agent or server: its process, its log, and its pages."""
 
     def __init__(self, command: list[str], log: Path, url: str, token: str) -> None:
         self._command, self.log, self.url, self._token = command, log, url, token
@@ -113,7 +115,7 @@ class Program:
         self._read = 0
 
     def forget(self) -> None:
-        """Begin a new part: what was seen before does not count."""
+        """Begin a new part of the benchmark, for which no failure has been seen yet."""
         self.look()
         self.seen = Seen()
 
@@ -123,13 +125,13 @@ class Program:
         until(lambda: fetch(f"{self.url}/healthz")[0], _START_S, f"{self._command[0]} answers, see {self.log}")
 
     def stop(self, number: int) -> None:
-        """Send a signal and wait for the end of the process."""
+        """Send a signal to the process and wait for its end."""
         assert self.process is not None
         self.process.send_signal(number)
         self.process.wait(120)
 
     def look(self) -> None:
-        """Add what the log and the pages say now to what was seen."""
+        """Read the log and the pages, and add the names of failures in them to those that were seen."""
         with self.log.open("rb") as file:
             file.seek(self._read)
             text = file.read()
@@ -149,10 +151,10 @@ class Program:
 
 
 def until(condition: Callable[[], object], seconds: float, what: str) -> None:
-    """Wait until a condition holds.
+    """Wait until a condition holds, at most for a given time.
 
     Raises:
-        TimeoutError: It did not within this time.
+        TimeoutError: The condition did not hold within this time.
     """
     deadline = time.monotonic() + seconds
     while not condition():
@@ -162,8 +164,8 @@ def until(condition: Callable[[], object], seconds: float, what: str) -> None:
 
 
 class Host:
-    """The services, the agent and the server, in a folder. Both run with the system calls and capabilities of their
-    systemd units.
+    """The services, the agent and the server of the benchmark, in a folder. Agent and server run with the system calls
+    and capabilities that their systemd units permit.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -185,7 +187,7 @@ class Host:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Host]:
-        """Start everything, and end it afterwards."""
+        """Start the services, the agent and the server, and end them when the context is left."""
         with contextlib.ExitStack() as stack:
             for name, where in (("spool", "spool"), ("disk", "disk")):
                 (self.folder / where).mkdir()
@@ -216,7 +218,7 @@ class Host:
         until(lambda: subprocess.run(ping, stderr=subprocess.DEVNULL).returncode == 0, _START_S, "ClickHouse answers")
 
     def faked_clock(self) -> dict[str, str]:
-        """Return the environment of an agent whose wall clock is set by the file `offset`."""
+        """Return the environment variables with which libfaketime sets an agent's wall clock by the file `offset`."""
         offset = self.folder / "offset"
         offset.write_text("+0\n")
         return {
@@ -293,7 +295,7 @@ def run(*command: str) -> None:
 
 
 def fill(disk: Path) -> None:
-    """Fill a small disk with another file."""
+    """Fill a small disk with a file, so that other programs find it full."""
     with contextlib.suppress(OSError), (disk / "others").open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
@@ -304,6 +306,6 @@ def empty(disk: Path) -> None:
 
 
 def copy_files(source: Path, target: Path) -> None:
-    """Put a copy of a folder in place of another one; a file that goes meanwhile is left out."""
+    """Replace a folder by a copy of another one. Files that are deleted during the copy are left out."""
     shutil.rmtree(target, ignore_errors=True)
     subprocess.run(["cp", "-a", str(source), str(target)], timeout=60)

@@ -1,4 +1,6 @@
-"""The windows of an operator's afternoon: what they lack, and their sums against the clocks of the services."""
+"""The agent's windows in the benchmark bench.operators_afternoon: missing time, and sums against the services' own
+clocks.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,16 @@ from pyprof.lazy_dataclasses import dataclass
 
 HOUR_NS = 3600 * 10**9
 MIN_JUDGED_S, MIN_GAP_S = 0.2, 0.02
-"""Minimum processor time of a window whose sum is judged, and minimum gap between two windows, in seconds."""
+"""Minimum processor time in seconds of a window whose sum is judged, and minimum time in seconds between two windows
+that counts as a gap.
+"""
 
 
 @dataclass(frozen=True)
 class Window:
-    """A segment of the spool, in real time by the monotonic clock of the machine."""
+    """One segment of the spool. Times are those of the machine's monotonic clock, whatever the agent's wall clock
+    was.
+    """
 
     service: str
     start_ns: int
@@ -31,7 +37,9 @@ class Window:
 
 
 def windows(spool: Path) -> list[Window]:
-    """Read all segments of the spool; a clock that was set by whole hours is corrected by the file's own time."""
+    """Read all segments of the spool. The modification time of the file shows whether the agent's clock was set by
+    whole hours, which is corrected.
+    """
     found, ahead_ns = [], time.time_ns() - time.monotonic_ns()
     for name in spool_query.segments(str(spool), TimeSpan(0, 1 << 62)):
         profile = spool_query.profile_of(str(spool), [name], "cpu", "all")
@@ -42,7 +50,9 @@ def windows(spool: Path) -> list[Window]:
 
 
 def lost_s(found: Sequence[Window], began_ns: int, ended_ns: int) -> float:
-    """Return the seconds without a window of any service, of gaps that end between two real times."""
+    """Return the total length in seconds of the gaps between windows that end between two times since the epoch. In a
+    gap, no service has a window.
+    """
     ahead_ns = time.time_ns() - time.monotonic_ns()
     spans = sorted({(each.start_ns + ahead_ns, each.end_ns + ahead_ns) for each in found})
     gaps = [(end, later) for (_, end), (later, _) in pairwise(spans) if began_ns <= later < ended_ns]
@@ -50,7 +60,7 @@ def lost_s(found: Sequence[Window], began_ns: int, ended_ns: int) -> float:
 
 
 def sums(found: Sequence[Window], clock: Path) -> list[str]:
-    """Compare the sums of the windows with the clocks of the services, and return a line for each service."""
+    """Compare the processor time in the windows with the services' own clocks, and return a line for each service."""
     lines = []
     for service in SERVICES:
         times = np.loadtxt(clock / service, np.float64, comments=None)[:-1]
@@ -70,7 +80,9 @@ def sums(found: Sequence[Window], clock: Path) -> list[str]:
 
 
 def segment_counts(host: Host) -> list[str]:
-    """Compare the names of the segments in the spool, at the server, in its answers and in the queue."""
+    """Count the segments in the spool, at the server, in the answers of its database and in the queue. Return the
+    comparison as lines.
+    """
     spool, data = host.folder / "spool/data", host.folder / "disk/data/segments"
     names = spool_query.segments(str(spool), TimeSpan(0, 1 << 62))
     kept = {str(each.relative_to(data / "staging")) for each in (data / "staging").rglob("*.pb.gz")}

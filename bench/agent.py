@@ -5,14 +5,14 @@ Ten services are Python processes with a busy thread each, ten native processes 
 and the contents of its spool afterwards.
 
 Then turns follow one another in random order, round after round: no profiler and the agent, and in some rounds also
-`perf record -a --call-graph dwarf` and py-spy on the Python processes. These two do so much that few rounds are enough.
-Each process counts its own work. The effect of a turn is the ratio to the turn without a profiler in the same round.
-The agent is switched by its rules; the beginning of each turn is left out.
+`perf record -a --call-graph dwarf` and py-spy on the Python processes. The effect of these two is so large that few
+rounds are enough. Each process counts the work that it has done. The effect of a turn is the ratio to the turn without
+a profiler in the same round. The agent is switched by its rules; the beginning of each turn is left out.
 
 Work per second is noisy, because the machine changes from turn to turn. So the processor time of the busy processes is
-compared too, which the kernel counts to the nanosecond. It shows what they lost to processes of the tool. It does not
-show what the tool does within their own time: its programs in the kernel (their run time is printed next to it), and
-its effect on the caches.
+compared too, which the kernel counts to the nanosecond. It shows what they lost to processes of the profiler. It does
+not show what the profiler does within their own time: its programs in the kernel (their run time is printed next to
+it), and its effect on the caches.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ _STARTS_S, _BEGINS_S = 5, 300
 COUNTS = "counts"
 SOURCES = Path(__file__).parent / "targets"
 SERVICES, NATIVE, ASLEEP, SLEEPERS = 10, 10, 20, 25
-"""Number of processes of each kind, and number of threads of each sleeping process."""
+"""Numbers of processes with Python, of native ones and of sleeping ones, and number of threads of each sleeping
+process.
+"""
 RATE = 19
 _CONFIG = """\
 [windows]
@@ -55,11 +57,13 @@ cmdline = "{word}"
 service = "{{env:SERVICE}}"
 """
 _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
-"""Student's t for 95 % by degrees of freedom, beginning with 1; after the last one it is 2."""
+"""Quantiles of Student's t for a 95 % interval, for 1, 2, … degrees of freedom. Beyond the last one, 2 is used."""
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean and its 95 % interval (Student), NaN for a single value."""
+    """Return the mean of some values and the bounds of its 95 % confidence interval (Student's t), NaN for a single
+    value.
+    """
     mean = statistics.fmean(values)
     if len(values) < 2:
         return mean, float("nan"), float("nan")
@@ -69,12 +73,12 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def longest_gap_s(ends_ns: Sequence[int]) -> float:
-    """Return the maximum time between two windows of a service in seconds."""
+    """Return the longest time in seconds between two windows of a service."""
     return max((after - before for before, after in pairwise(sorted(ends_ns))), default=0) / 1e9
 
 
 class Host:
-    """The processes, and the work that each has done."""
+    """The processes of the measured host, and the work that each of them has done."""
 
     def __init__(self, folder: Path) -> None:
         self.word = str(folder / COUNTS)
@@ -98,7 +102,7 @@ class Host:
         return struct.unpack_from(f"<{SERVICES + NATIVE}Q", self._counts)
 
     def rates(self, seconds: float) -> Rates:
-        """Measure the rates over the next seconds."""
+        """Measure the work and the processor time per second, over the next seconds."""
         began, had, before = time.monotonic(), sum(map(used_s, self._busy)), self.work()
         time.sleep(seconds)
         passed, has, after = time.monotonic() - began, sum(map(used_s, self._busy)), self.work()
@@ -118,13 +122,13 @@ class Minute:
 
 @dataclass
 class Turns:
-    """The turns of one tool, one for each round.
+    """The results of one profiler's turns, one in each round.
 
     Attributes:
-        ratios: Ratios of work to that without a profiler.
-        times: Ratios of processor time.
-        cpu: Processor time of the tool as a share of a processor.
-        inside: Run time of programs in the kernel as a share of a processor.
+        ratios: Ratios of the work done to that without a profiler.
+        times: Ratios of the processor time used to that without a profiler.
+        cpu: Processor time of the profiler as a share of one processor.
+        inside: Run time of the profiler's BPF programs as a share of one processor.
     """
 
     ratios: list[float] = field(default_factory=list)
@@ -135,11 +139,11 @@ class Turns:
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates per second.
+    """Work and processor time of a host's busy processes per second.
 
     Attributes:
         work: Work of each busy process.
-        processor_s: Processor time of all of them.
+        processor_s: Processor time of all busy processes in seconds.
     """
 
     work: list[float]
@@ -163,7 +167,7 @@ class RunningAgent:
         self._process.send_signal(signal.SIGHUP)
 
     def begun(self) -> None:
-        """Wait until the agent has its first window. On a busy host its start takes a while."""
+        """Wait until the agent has finished its first window. On a busy host its start takes some seconds."""
         deadline = time.monotonic() + _BEGINS_S
         while '"event":"window"' not in self.log.read_text() and time.monotonic() < deadline:
             time.sleep(0.5)
@@ -184,7 +188,7 @@ class RunningAgent:
 
 @contextmanager
 def programs_timed() -> Iterator[None]:
-    """Let the kernel count how long BPF programs run, if that is permitted."""
+    """Let the kernel measure how long BPF programs run, if it permits that."""
     switch = Path("/proc/sys/kernel/bpf_stats_enabled")
     if not os.access(switch, os.W_OK):
         yield
@@ -198,7 +202,7 @@ def programs_timed() -> Iterator[None]:
 
 
 def programs_s(pid: int) -> float:
-    """Return the run time of BPF programs of a process and its descendants in seconds. Each program counts once."""
+    """Return the run time in seconds of the BPF programs of a process and its descendants. Each program counts once."""
     ran: dict[str, int] = {}
     for each in (pid, *descendants(pid)):
         for path in Path(f"/proc/{each}/fdinfo").iterdir():
@@ -211,7 +215,9 @@ def programs_s(pid: int) -> float:
 
 @contextmanager
 def tool(commands: Sequence[Sequence[str]], turns: Turns, seconds: float) -> Iterator[None]:
-    """Run commands during the block and note their processor time, including their start."""
+    """Run the commands of a profiler within the context. Add their processor time, including that of their start, to
+    its turns.
+    """
     with open(os.devnull, "wb") as nowhere:
         started = [subprocess.Popen(list(command), stdout=nowhere, stderr=nowhere) for command in commands]
     yield
@@ -225,7 +231,7 @@ def tool(commands: Sequence[Sequence[str]], turns: Turns, seconds: float) -> Ite
 
 
 def peers_of(host: Host, folder: Path) -> dict[str, list[list[str]]]:
-    """Return the commands of the installed peers."""
+    """Return the commands that profile the host by the other installed profilers, perf and py-spy."""
     peers: dict[str, list[list[str]]] = {}
     if perf := shutil.which("perf"):
         data = str(folder / "perf.data")
@@ -245,7 +251,9 @@ def take_turns(
     period: float,
     settle: float,
 ) -> dict[str, Turns]:
-    """Measure turns in random order; with_peers is the number of rounds that include the peers."""
+    """Measure the turns of all profilers in random order, round after round. Only `with_peers` rounds include the
+    peers, which are the other profilers.
+    """
     found = {name: Turns() for name in ("agent", *peers)}
     agent.switch(False)
     among = [*[True] * min(with_peers, rounds), *[False] * (rounds - with_peers)]
@@ -320,7 +328,7 @@ def print_turns(found: dict[str, Turns]) -> None:
 
 
 def spread(ratios: Sequence[float]) -> str:
-    """Return the missing share in percent with its interval."""
+    """Format the loss of work in percent, with its confidence interval, from ratios of work."""
     mean, low, high = (100 * (1 - value) for value in interval(ratios))
     return f"{mean:.2f} % (95 %: {high:.2f} to {low:.2f})"
 

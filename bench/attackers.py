@@ -24,12 +24,14 @@ from pyprof.fleet.wire.segment_names import SegmentName
 
 _EVERY_S, _SLOW, _FLOOD = 0.5, 50, 8
 _END_S = 5
-"""Time to finish the current request when the attack ends."""
+"""Time in seconds to finish the current request when the attack ends."""
 _GIGABYTE, _PIECE = 1 << 30, bytes(1 << 20)
 
 
 class Sender:
-    """A client that pushes segments. Each sender needs a different service, so that no two segments have one name."""
+    """A client that pushes segments to a server. Each sender needs a different service, so that no two segments have
+    one name.
+    """
 
     def __init__(self, port: int, service: str) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
@@ -41,7 +43,7 @@ class Sender:
         return f"/api/v1/segments/{SegmentName.new(self._service, self._end_ns).path}"
 
     def push(self, body: bytes) -> int:
-        """Push a segment and return the HTTP status."""
+        """Push a segment and return the HTTP status of the response."""
         path = self.path()
         try:
             return self._posted(path, body)

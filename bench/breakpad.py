@@ -25,7 +25,7 @@ LOOKUPS = 5_000
 
 
 def make(out: IO[bytes], megabytes: int) -> int:
-    """Write a symbol file and return its number of functions."""
+    """Write a synthetic Breakpad symbol file of the given size in MiB, and return its number of functions."""
     out.write(b"MODULE Linux x86_64 4FFB3F8C0A4D4EF6B2A9E0C35E4F1A6B0 made\n")
     out.writelines(b"FILE %d /build/source/component/path/file%d.cc\n" % (at, at) for at in range(FILES))
     origins = (
@@ -50,7 +50,9 @@ def make(out: IO[bytes], megabytes: int) -> int:
 
 
 def rate(ask: Callable[[int], object], functions: int) -> float:
-    """Return the number of queries per second, each for another function."""
+    """Return the number of queries per second that `ask` answers. Each query is about an address in another
+    function.
+    """
     places = [SIZE * (16 + at) + 20 for at in random.Random(1).sample(range(functions), min(LOOKUPS, functions))]
     begin = time.perf_counter()
     for place in places:

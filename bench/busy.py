@@ -1,10 +1,10 @@
 """Check pyprof on a busy machine: `python -m bench.busy [--rounds 10] [--loads 0,8,20]`.
 
-A fixed set of commands runs next to N busy loops of normal priority in a separate session. The targets write down their
-own clocks (targets/clocks.c and clocks.py), so the sums of each recording are compared with the truth. py-spy and perf
-run in the same rounds. For each command and load the table has: the runs that failed, the outputs that are empty or
-missing, the largest difference between recorded time and the program's own clock, the time to the first sample, and the
-time that the command takes beyond its duration. Needs root and gcc.
+A fixed set of commands runs next to N busy loops of normal priority in a separate session. The targets record their own
+processor time and waits (targets/clocks.c and clocks.py). The sums of each recording are compared with them. py-spy and
+perf run in the same rounds. For each command and each N the table has: the runs that failed, the outputs that are empty
+or missing, the largest difference between recorded time and the program's own clock, the time to the first sample, and
+the time that the command takes beyond its duration. Needs root and gcc.
 """
 
 from __future__ import annotations
@@ -40,26 +40,28 @@ TIMEOUT_S = 180.0
 MAX_ERROR = 0.02
 """Maximum accepted difference between recorded time and the program's own clock, as a share of that clock."""
 SETTLE_S = 1.0
-"""Time that a new target runs before it is recorded."""
+"""Time in seconds that a new target runs before it is recorded."""
 CPU_ROW, WAIT_ROW = 1, 2
 Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """A running target that writes down its own clocks."""
+    """A running target that writes rows with its processor time and waits into a file."""
 
     pid: int
     file: Path
     function: str
 
     def read_rows(self) -> Rows:
-        """Return the rows (kind, tid, a, b) that are complete, int64 of shape (n, 4)."""
+        """Return the complete rows (kind, tid, a, b) of the target's file as int64 of shape (n, 4). targets/clocks.c
+        describes them.
+        """
         rows = np.fromfile(self.file, np.int64).reshape(-1, 4)
         return rows[rows[:, 0] > 0]
 
     def cpu_ns(self, begin_ns: int, end_ns: int) -> float:
-        """Return the processor time of all threads between two real times, in nanoseconds."""
+        """Return the processor time of all threads of the target between two times since the epoch, in nanoseconds."""
         rows = self.read_rows()
         rows = rows[rows[:, 0] == CPU_ROW]
         total = 0.0
@@ -70,7 +72,7 @@ class Clocks:
         return total
 
     def waited_ns(self, begin_ns: int, end_ns: int) -> float:
-        """Return the time of all waits between two real times, in nanoseconds."""
+        """Return the total time that the target's threads waited between two times since the epoch, in nanoseconds."""
         rows = self.read_rows()
         waits = np.clip(rows[rows[:, 0] == WAIT_ROW][:, 2:], begin_ns, end_ns)
         return float((waits[:, 1] - waits[:, 0]).sum())
@@ -78,7 +80,7 @@ class Clocks:
 
 @dataclass
 class Outcome:
-    """A run of a command.
+    """The result of one run of a command.
 
     Attributes:
         case: The command's name.
@@ -103,7 +105,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Targets:
-    """The programs that are recorded."""
+    """The programs that the commands record."""
 
     native: Clocks
     python: Clocks
@@ -113,10 +115,10 @@ Check = Callable[[Targets, Path, Outcome], None]
 
 
 def run_command(command: list[str], outcome: Outcome, seconds: float, expected: int = 0) -> tuple[int, str]:
-    """Run a command to its end and note its exit code, elapsed time and processor time.
+    """Run a command to its end. Record its exit code, elapsed time and processor time in the outcome.
 
     Returns:
-        The real time of its start in nanoseconds, and what it printed.
+        Time of the command's start in nanoseconds since the epoch, and its output.
     """
     before = os.times()
     start_ns, start = time.time_ns(), time.monotonic()
@@ -139,7 +141,7 @@ def pyprof(*arguments: str) -> list[str]:
 
 
 def compare_cpu(path: Path, clocks: Clocks, outcome: Outcome, start_ns: int) -> None:
-    """Compare a recording's processor time with the program's own clock."""
+    """Compare the processor time in a recording with the program's own clock, and add the error to the outcome."""
     import pyprof as library
 
     if not path.exists() or not path.stat().st_size:
@@ -163,7 +165,9 @@ def compare_cpu(path: Path, clocks: Clocks, outcome: Outcome, start_ns: int) -> 
 
 
 def compare_waits(path: Path, clocks: Clocks, outcome: Outcome) -> None:
-    """Compare a recording's off-CPU time with the waits that the program has written down."""
+    """Compare the off-CPU time in a recording with the waits that the program has written down. Add the error to the
+    outcome.
+    """
     import pyprof as library
 
     if not path.exists() or not path.stat().st_size:
@@ -250,7 +254,9 @@ def check_dump(targets: Targets, folder: Path, outcome: Outcome) -> None:
 
 
 def check_flight_recorder(targets: Targets, folder: Path, outcome: Outcome) -> None:
-    """Send SIGUSR1 at once, wait for the file that it writes, and end the recorder."""
+    """Run a flight recorder, and send it SIGUSR1 after the usual duration. Wait for the file that it writes, and end
+    it.
+    """
     command = pyprof("record", "--last", "30s", "-p", str(targets.native.pid), "-o", str(folder / "out-%i.pyprof"))
     start_ns = time.time_ns()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -299,7 +305,9 @@ def check_py_spy_dump(targets: Targets, folder: Path, outcome: Outcome) -> None:
 
 
 def check_perf(targets: Targets, folder: Path, outcome: Outcome) -> None:
-    """Record by perf; a sample of cpu-clock stands for its period."""
+    """Record a target by perf, and compare its processor time with the program's own clock. A sample of cpu-clock
+    stands for its period.
+    """
     data = folder / "perf.data"
     offset_ns = time.time_ns() - time.monotonic_ns()
     command = ["perf", "record", "-q", "-k", "CLOCK_MONOTONIC", "-e", "cpu-clock", "-F", "99", "--call-graph", "dwarf"]
@@ -339,7 +347,9 @@ CASES: dict[str, Check] = {
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Run busy loops of normal priority in a separate session, so that they share one autogroup."""
+    """Run busy loops of normal priority within the context, in a separate session, so that they share one scheduling
+    autogroup.
+    """
     loop = "for n in $(seq $0); do while :; do :; done & done; wait"
     process = subprocess.Popen(["sh", "-c", loop, str(count)], start_new_session=True) if count else None
     try:
@@ -352,7 +362,7 @@ def busy_loops(count: int) -> Iterator[None]:
 
 @contextmanager
 def running(command: list[str], file: Path, function: str) -> Iterator[Clocks]:
-    """Run a target in a separate session until the block ends."""
+    """Run a target within the context, in a separate session."""
     process = subprocess.Popen([*command, str(file)], stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         yield Clocks(process.pid, file, function)
@@ -362,7 +372,7 @@ def running(command: list[str], file: Path, function: str) -> Iterator[Clocks]:
 
 
 def run_round(load: int, names: list[str], program: Path) -> Iterator[Outcome]:
-    """Run each case once next to a number of busy loops, in random order, each with new targets."""
+    """Run each command once, in random order, next to a number of busy loops. Each run has new targets."""
     with busy_loops(load):
         for name in random.sample(names, len(names)):
             outcome = Outcome(name, load)
@@ -380,7 +390,7 @@ def run_round(load: int, names: list[str], program: Path) -> Iterator[Outcome]:
 
 
 def show_table(outcomes: list[Outcome]) -> None:
-    """Print a Markdown table with a row for each case and load."""
+    """Print a Markdown table of outcomes, with a row for each command and number of busy loops."""
     print(
         "\n| command | loops | runs | failed | empty | largest difference | first sample, s | beyond -d, s | CPU, s |"
     )

@@ -1,9 +1,9 @@
-"""`python -m bench.busy_agent`: check whether an agent records the truth on a busy host, under a budget.
+"""`python -m bench.busy_agent`: check how accurate an agent's windows are on a busy host, under a budget.
 
 Forty processes in ten services run on the host. Each service has one that sleeps, which is the oldest, and three that
-work and write down their own clocks (targets/busy_service.py). Busy loops run at the same time. For each number of busy
-loops and each budget an agent records the services in windows. Each window with more than a second of processor time is
-compared with the programs' own clocks: the sum of the service, the shares of three functions against the stated
+work and record their own processor time (targets/busy_service.py). Busy loops run at the same time. For each number of
+busy loops and each budget an agent records the services in windows. Each window with more than a second of processor
+time is compared with the programs' own clocks: the sum of the service, the shares of three functions against the stated
 intervals, and whether a service that ran is missing. The agent's own cost is compared with its budget.
 """
 
@@ -34,13 +34,17 @@ from pyprof.model.analysis.function_costs import costs
 
 SERVICES, WORKERS = 10, 3
 SHARES = 0.01, 0.02, 0.03, 0.04, 0.1
-"""Share of a processor that a worker of each service wants: all workers together want a little more than one."""
+"""Shares of one processor that each worker of a service uses, by service in turn. All workers together want a little
+more than one processor.
+"""
 FUNCTIONS = ("alpha", "beta", "gamma")
 MIN_S, CLOSE, COVERED = 1.0, 0.02, 0.95
-"""Minimum processor time of a window to judge, accepted error of sums, and wanted part of shares in their intervals."""
+"""Minimum processor time in seconds of a window to judge, accepted relative error of its sum, and required fraction of
+shares that lie within their confidence intervals.
+"""
 _BEGINS_S = 300
 _RAN_S = 0.05
-"""Running time in seconds above which a service must not be missing."""
+"""Running time in seconds above which a service must not be missing in a window."""
 _CONFIG = """\
 [windows]
 every = "{window}s"
@@ -54,13 +58,15 @@ service = "{{env:SERVICE}}"
 
 
 class OwnClocks:
-    """The clocks that the programs of one service have written down."""
+    """The processor times that the programs of one service have measured themselves and written into files."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._records = [np.fromfile(path, np.int64).reshape(-1, 5) for path in paths]
 
     def between(self, start_ns: int, end_ns: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """Return the time on processors between two monotonic times, and that in each function, in nanoseconds."""
+        """Return the processor time of the service between two monotonic times, followed by that in each of its
+        functions, in nanoseconds.
+        """
         found = np.zeros(4)
         for records in self._records:
             for column in range(4):
@@ -71,16 +77,16 @@ class OwnClocks:
 
 @dataclass
 class Tally:
-    """Results for one number of busy loops and one budget.
+    """Results of the agent for one number of busy loops and one budget.
 
     Attributes:
         errors: Relative error of the sum in each judged window.
-        shares, covered: Number of judged shares, and of those within their interval.
+        shares, covered: Number of judged shares of functions, and number of shares within their confidence interval.
         widths, samples: Widths of the intervals, and effective numbers of samples.
-        missing: Number of services that ran and were shown as zero.
-        cpu: The agent's own cost in each window, as a part of a processor.
+        missing: Number of windows in which a service ran and was missing or shown as zero.
+        cpu: Processor time of the agent in each window, as a share of one processor.
         steps: The last line of the log about the budget.
-        needed: Budget in percent that the agent has stated last as needed, 0 if it kept its own.
+        needed: Budget in percent that the agent last stated as needed, 0 if its own budget was enough.
     """
 
     errors: list[float] = field(default_factory=list)
@@ -95,7 +101,7 @@ class Tally:
 
 
 class BusyHost:
-    """The programs, in a folder with their clocks."""
+    """The programs of all services, in a folder with the files of their clocks."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._started = folder, list[subprocess.Popen[bytes]]()
@@ -128,7 +134,9 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def judge(host: BusyHost, spool: Path, since_ns: int, tally: Tally) -> None:
-    """Compare each window that began after a time with the programs' clocks."""
+    """Compare each window that began after a given time with the programs' own clocks, and add the errors to the
+    tally.
+    """
     ahead_ns = time.time_ns() - time.monotonic_ns()
     names = spool_query.segments(str(spool), TimeSpan(since_ns, time.time_ns() + 1))
     by_service: dict[str, list[SegmentName]] = {f"service-{service}": [] for service in range(SERVICES)}
@@ -165,7 +173,9 @@ def judge_window(spool: Path, name: SegmentName, clocks: OwnClocks, ahead_ns: in
 
 
 class AgentRun:
-    """An agent with one budget. Its folder is not the host's, whose name chooses the processes to record."""
+    """A running agent with one budget. It has a folder of its spool apart from the host's folder, whose name its rules
+    select.
+    """
 
     def __init__(self, host: BusyHost, folder: Path, budget: float, arguments: argparse.Namespace) -> None:
         self.tally = Tally()
@@ -187,7 +197,7 @@ class AgentRun:
         self._spent = health.spent(self._agent.pid), time.monotonic()
 
     def add_cost(self) -> None:
-        """Add the cost since the last call."""
+        """Measure the agent's processor time since the last call, and add it to the tally."""
         spent_s, at = health.spent(self._agent.pid), time.monotonic()
         self.tally.cpu.append((spent_s - self._spent[0]) / (at - self._spent[1]))
         self._spent = spent_s, at
@@ -214,7 +224,7 @@ class AgentRun:
 def measure(
     host: BusyHost, folder: Path, budgets: Sequence[float], arguments: argparse.Namespace
 ) -> dict[float, Tally]:
-    """Record some windows with an agent for each budget, after a time in which each adapts its effort."""
+    """Run an agent for each budget and record some windows with each, after a time in which it adapts its effort."""
     runs = {budget: AgentRun(host, folder, budget, arguments) for budget in budgets}
     try:
         deadline = time.monotonic() + _BEGINS_S
@@ -234,7 +244,7 @@ def measure(
 
 
 def verdict(budget: float, tally: Tally) -> str:
-    """Return the goals that a row misses, "met" if there are none."""
+    """Return the goals that the agent misses with a budget, "met" if it meets all."""
     cost = 100 * float(np.mean(tally.cpu))
     missed = {
         "no window": not tally.errors,
@@ -249,7 +259,7 @@ def verdict(budget: float, tally: Tally) -> str:
 
 
 def write_report(path: Path, head: str, rows: Sequence[str], found: Sequence[dict[str, object]]) -> None:
-    """Write a table in Markdown, and its figures as JSON."""
+    """Write the results as a table in Markdown and the figures as JSON."""
     path.with_suffix(".md").write_text("\n".join([head, "", HEAD, *rows, ""]))
     text = json.dumps({"head": head, "rows": list(found)}, indent=1, default=float)
     path.with_suffix(".json").write_text(f"{text}\n")

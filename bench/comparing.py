@@ -1,7 +1,7 @@
 """`bench/compare BEFORE.json AFTER.json`: show what changed between two runs of `bench.costs`, beyond their noise.
 
-A figure has changed if the ranges of its rounds do not overlap and the medians differ by more than 3 %. Fewer than
-three rounds on a side allow no conclusion.
+A figure has changed if the ranges of its values in the rounds do not overlap and the medians differ by more than 3 %.
+Fewer than three rounds in one of the runs allow no conclusion.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ MIN_CHANGE = 0.03
 
 @dataclass(frozen=True)
 class Change:
-    """A figure of a case on both sides. `chance` is True if the rounds overlap or differ by less than MIN_CHANGE."""
+    """One figure of a measured case before and after. `chance` is True if the ranges of the rounds overlap, or if the
+    figures differ by less than MIN_CHANGE.
+    """
 
     case: str
     figure: str
@@ -35,7 +37,7 @@ class Change:
 
 
 def changes(before: list[Run], after: list[Run]) -> Iterator[Change]:
-    """Yield the figures of cases that both sides have measured in at least MIN_ROUNDS rounds."""
+    """Yield the changes of all figures that both runs have measured in at least MIN_ROUNDS rounds."""
     for case in dict.fromkeys(run.case for run in before):
         for figure in FIGURES:
             sides = [[_value(run, figure) for run in side if run.case == case] for side in (before, after)]
@@ -49,8 +51,8 @@ def changes(before: list[Run], after: list[Run]) -> Iterator[Change]:
 
 
 def machine_factor(before: list[Run], after: list[Run]) -> float | None:
-    """Return the factor by which the CPU time of peers has changed, which are the same programs on both sides; None
-    without peers.
+    """Return the factor by which the CPU time of other profilers has changed, which are the same programs in both runs.
+    It shows a change of the machine. None without other profilers.
     """
     ratios = []
     for case in {run.case for run in before if run.case.tool.startswith(PEERS)}:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 FUNCTIONS = 1500
 CLANG_SETTLES_S, RUST_SETTLES_S = 1.0, 2.5
-"""Time until their libraries are loaded and the source is read."""
+"""Time in seconds until the compiler has loaded its libraries and read its source."""
 
 _RUST_HEAD = """#![allow(dead_code)]
 use std::collections::{BTreeMap, HashMap};

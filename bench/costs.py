@@ -1,4 +1,4 @@
-"""`python -m bench.costs`: measure the cost of profiling and that of peers, in random order, in several rounds.
+"""`python -m bench.costs`: measure the cost of pyprof and of other profilers, in random order, in several rounds.
 
 Each recording has two lengths, so that fixed and marginal cost can be separated. In each round each target also runs
 without a profiler. The results are saved as JSON: `bench/compare BEFORE.json AFTER.json` shows what changed.
@@ -36,7 +36,9 @@ _COMMAND, _DUMP, _FIRST = "record of sleep 0.05", "dump", "first sample"
 
 @dataclass(frozen=True)
 class Plan:
-    """The measurements on a target; `tools` are names, empty for all."""
+    """The measurements on one target: rates in Hz, lengths in seconds, and names of the profilers (`tools`), empty for
+    all.
+    """
 
     target: str
     rates: tuple[float, ...]
@@ -63,14 +65,16 @@ _CROWDED_S = 3.0
 
 
 def margin(target: Target) -> float:
-    """Return how much longer than a recording its target runs. A target that uses all processors also delays the
-    profiler.
+    """Return by how many seconds a target must run longer than its recording. It is longer for a target that uses all
+    processors, which delays the profiler.
     """
     return _MARGIN_S if target.busy < (os.cpu_count() or 1) else _CROWDED_S
 
 
 def cases(plans: tuple[Plan, ...], alone: tuple[str, ...]) -> Iterator[Case]:
-    """Yield the cases of installed tools; `alone` are targets that also run without a profiler."""
+    """Yield the cases to measure: each installed profiler on each target of its plans. `alone` are targets that also
+    run without a profiler.
+    """
     for target in alone:
         longest = max(plan.seconds[-1] for plan in plans if plan.target == target)
         yield Case(target, 0, NOBODY.name, longest)
@@ -84,7 +88,9 @@ def cases(plans: tuple[Plan, ...], alone: tuple[str, ...]) -> Iterator[Case]:
 
 
 def measure(case: Case, command: Callable[[float], list[str]], folder: Path) -> Run | None:
-    """Run a case, or return None if the tool failed; `command` returns the target's command for a number of seconds."""
+    """Run a case, and return None if the profiler failed. The function `command` returns the target's command for a
+    number of seconds.
+    """
     target = BY_NAME[case.target]
     tool = next((tool for tool in (NOBODY, *RECORDERS) if tool.name == case.tool), None)
     seconds = case.seconds + margin(target) if tool else 10
@@ -180,8 +186,8 @@ def _cells(runs: list[Run], longest: list[Run], target: str, rate: float, tool: 
 
 
 def slowdown(runs: list[Run], longest: list[Run]) -> float | None:
-    """Return the target's loss of work in percent, compared with a run of the same length without a profiler, or
-    None.
+    """Return the loss of the target's work in percent, compared with a run without a profiler of the same length. None
+    if one of them is missing.
     """
     case = longest[0].case
     alone = median(of(runs, Case(case.target, 0, NOBODY.name, case.seconds)), lambda run: run.work)
@@ -212,7 +218,7 @@ def main() -> None:
 
 
 def rounds(console: Console, planned: list[Case], count: int, folder: Path, out: Path) -> tuple[list[Run], set[Case]]:
-    """Measure all cases in several rounds, and save the results after each.
+    """Measure all cases in several rounds, and save the results after each round.
 
     Returns:
         The results, and the cases that failed at least once.

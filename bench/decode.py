@@ -1,7 +1,8 @@
 """`python -m bench.decode [FILE ...]`: measure the cost of reading the unwind tables of a file.
 
-For each source it measures opening, the first 100 functions (spread over the file, nothing cached), one function with
-warm caches, and the whole table; in addition readelf printing the same table, if it can.
+For each source of unwind rules it measures four things: opening it, the first 100 functions (spread over the file,
+nothing cached), one function with warm caches, and the whole table. In addition it measures how long readelf takes to
+print the same table, if it can.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ FUNCTIONS = 4000
 
 
 def sframe_program(folder: Path) -> str | None:
-    """Build a library of some thousand functions with SFrame, by the host's assembler, or return None."""
+    """Build a library of some thousand functions with SFrame by the host's assembler. Return None if the assembler
+    cannot.
+    """
     if not shutil.which("gcc"):
         return None
     lines = ["extern int sink(int, ...);"]

@@ -1,11 +1,11 @@
-"""Check what `pyprof diff` finds in real recordings: of a program with one function slowed, and of the same program
-twice.
+"""Check which changes `pyprof diff` finds in real recordings: of a program with one function slowed, and of the same
+program twice.
 
     python -m bench.differences record FOLDER [--pairs 20] [--seconds 60]
     python -m bench.differences judge FOLDER
 
-`record` runs both builds of bench/targets/shares.c at the same time and saves a recording of each, with its units of
-work; existing recordings are kept. `judge` compares them by time per unit of work.
+`record` runs both builds of bench/targets/shares.c at the same time and saves a recording of each, with the number of
+units of work; existing recordings are kept. `judge` compares them by time per unit of work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from pyprof.model.profile import Profile
 
 BUILDS = {"usual": 100, "slowed": 110}
-"""Name of a build -> SLOWED."""
+"""Builds of the target, with the value of the macro SLOWED: the cost of its function `slowed` in percent."""
 SOURCE = Path(__file__).parent / "targets" / "shares.c"
 _SETTLE_S = 1.0
 _LOOK_S = 0.02
@@ -51,7 +51,7 @@ def _units(folder: Path, name: str, pair: int) -> Path:
 
 
 def _record_pair(folder: Path, pair: int, seconds: int, rate: int) -> None:
-    """Record both builds at once, each on one processor; the processors alternate from pair to pair."""
+    """Record both builds at once, each on one processor. The builds change processors from pair to pair."""
     work = {name: folder / f"{name}.work" for name in BUILDS}
     targets = []
     for at, (name, counter) in enumerate(work.items()):
@@ -84,7 +84,7 @@ def _record_pair(folder: Path, pair: int, seconds: int, rate: int) -> None:
 
 
 def judge(folder: Path) -> None:
-    """Print the result of each comparison."""
+    """Compare all pairs of recordings, and print the result of each comparison."""
     from pyprof import load
 
     pairs = sorted(int(path.stem.rpartition("-")[2]) for path in folder.glob("usual-*.json"))
@@ -98,7 +98,9 @@ def judge(folder: Path) -> None:
 
 
 def _found(folder: Path, sides: dict[tuple[str, int], Profile], one: tuple[str, int], two: tuple[str, int]) -> set[str]:
-    """Return the functions whose own time per unit of work changed, and print details."""
+    """Compare two recordings, print details, and return the functions whose own time per unit of work changed
+    significantly.
+    """
     before, after = sides[one], sides[two]
     per = _work(folder, one, before), _work(folder, two, after)
     found = before.diff(after, per=per)
@@ -113,7 +115,7 @@ def _found(folder: Path, sides: dict[tuple[str, int], Profile], one: tuple[str, 
 
 
 def _work(folder: Path, which: tuple[str, int], profile: Profile) -> float:
-    """Return the units of work done while the profile was recorded."""
+    """Return the units of work that the program did while the profile was recorded."""
     times, counts = zip(*json.loads(_units(folder, *which).read_text()), strict=True)
     begin = profile.start_ns / 1e9
     first, last = np.interp([begin, begin + profile.duration_ns / 1e9], times, counts)

@@ -1,4 +1,4 @@
-"""Measurements of dumps, in comparison with peers, and of --help and the first sample."""
+"""Measurements of stack dumps compared with other tools, of --help, and of the time to the first sample."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ BIG_BINARIES = ("/usr/lib/llvm-*/lib/libLLVM*.so*", "/usr/lib/x86_64-linux-gnu/l
 
 
 def dump_table(console: Console, title: str, pid: int, rounds: int) -> float:
-    """Print the time from the start of each dump command to the printed stacks. Return that of pyprof in seconds."""
+    """Print how long each tool takes from its start to the printed stacks of a process. Return the time of pyprof in
+    seconds.
+    """
     found = Table(title=title)
     ours = 0.0
     for heading in ("tool", "seconds", "CPU seconds", "MB memory"):
@@ -45,7 +47,7 @@ def dump_table(console: Console, title: str, pid: int, rounds: int) -> float:
 
 
 def dumps(console: Console, rounds: int) -> float:
-    """Return the time of a dump of 10 threads in seconds."""
+    """Measure dumps of several processes. Return the time in seconds that pyprof takes for a process of 10 threads."""
     big = max((p for pattern in BIG_BINARIES for p in glob.glob(pattern)), key=os.path.getsize, default="")
     load = f"ctypes.CDLL({big!r})" if big else "None"
     threads = "[threading.Thread(target=time.sleep, args=(600,), daemon=True).start() for _ in range(9)]"
@@ -67,8 +69,8 @@ def dumps(console: Console, rounds: int) -> float:
 
 
 def first_sample(console: Console) -> float | None:
-    """Return the time from the start of the command to the first unwound samples of a compiler of 100 MB, in
-    seconds.
+    """Return the time in seconds from the start of the command to the first unwound samples of a compiler of 100 MB.
+    None if there is no compiler.
     """
     target = BY_NAME["clang"]
     if not target.possible:

@@ -1,12 +1,12 @@
 """`python -m bench.fleet`: measure a server: windows per second, bytes at rest, and duration of queries.
 
 Hosts send windows of 400 stacks of 25 functions (bench/segments.py), minute by minute, on persistent connections. All
-services have stacks of the same functions; `--new` of a hundred stacks are in no other window. A window is accepted
-when its file is durable; the delay until the last one is in the database is printed. Windows of each kind are sent
-before the clock starts, because a running server already knows its stacks.
+services have stacks of the same functions; of a hundred stacks of a window, `--new` are in no other window. A window is
+accepted when its file is durable; the delay until the last one is in the database is printed. Windows of each kind are
+sent before the clock starts, because a running server already knows its stacks.
 
-Before that the same files are made durable without a server, to measure the disk. ext4 checks each inode that was
-deleted in the last minute, or five, before it takes another one. So after many files were deleted, also by a run of
+First, files of the same contents are made durable without a server, to measure the disk. Before ext4 uses an inode, it
+checks all inodes that were deleted in the last one to five minutes. So after many files were deleted, also by a run of
 this program, each file costs more processor time.
 """
 
@@ -41,7 +41,7 @@ _ALONE = 2000
 
 
 def bodies(count: int, new: int = 0) -> list[bytes]:
-    """Return windows as segments; `new` of a hundred stacks are in only one of them."""
+    """Return synthetic windows as encoded segments. Of a hundred stacks of a window, `new` are in no other window."""
     rng, found = random.Random(20), []
     for _ in range(count):
         out = io.BytesIO()
@@ -51,13 +51,15 @@ def bodies(count: int, new: int = 0) -> list[bytes]:
 
 
 def processor_s(pid: int) -> float:
-    """Return the processor time of a process with all its threads in seconds."""
+    """Return the processor time that a process with all its threads has used, in seconds."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def disk_alone(folder: Path, made: list[bytes]) -> tuple[float, float]:
-    """Return (files per second that are made durable, milliseconds of processor time for each)."""
+    """Measure the disk without a server: return (durable files written per second, milliseconds of processor time for
+    each).
+    """
     files = SegmentFiles(str(folder))
     name = SegmentName.new("alone", time.time_ns())
 
@@ -73,7 +75,7 @@ def disk_alone(folder: Path, made: list[bytes]) -> tuple[float, float]:
 
 
 class Fleet:
-    """The hosts. They send windows of SERVICES services in turn."""
+    """The simulated hosts, which send windows of SERVICES services in turn to a server."""
 
     def __init__(self, port: int, windows: int, new: int) -> None:
         self._port, self._new = port, new
@@ -88,7 +90,7 @@ class Fleet:
         self.until_indexed()
 
     def send(self, windows: int) -> float:
-        """Send windows and return the time until all are accepted in seconds."""
+        """Send windows, and return the time in seconds until the server has accepted all."""
         began = time.perf_counter()
         self._send([self._bodies[number % len(self._bodies)] for number in range(windows)])
         return time.perf_counter() - began
@@ -122,7 +124,7 @@ class Fleet:
         return found
 
     def until_indexed(self) -> float:
-        """Wait until all windows are in the database, and return the time in seconds."""
+        """Wait until the server's database has all windows, and return the time in seconds."""
         began = time.perf_counter()
         while sum(row["windows"] for row in json.loads(self.ask("services?"))["services"]) < self.sent:
             assert time.perf_counter() - began < _PATIENCE_S
@@ -131,7 +133,7 @@ class Fleet:
 
 
 def rows_and_bytes(folder: Path) -> dict[str, tuple[int, int]]:
-    """Return (rows, bytes) by table, after the server has ended."""
+    """Return (rows, bytes on disk) of each table in the server's database, after the server has ended."""
     code = (
         "import sys\n"
         "from pyprof.fleet.server.store.clickhouse_engine import ChdbEngine, StoreAddress\n"

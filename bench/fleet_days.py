@@ -1,9 +1,10 @@
-"""`python -m bench.fleet_days`: measure queries about days of a fleet, and the size of a sample at rest.
+"""`python -m bench.fleet_days`: measure queries about days of a fleet, and the size of a stored sample.
 
-Windows of 400 stacks (bench/segments.py) are written to the database as the server's index does. The options set the
+Windows of 400 stacks (bench/segments.py) are written to the database as the server's indexer does. The options set the
 number of services, the interval of windows and the number of days. Then one service and all services are queried over 1
-hour, 1 day and all days. `--store clickhouse://…` uses servers; without it ClickHouse is in this process. `--cluster`
-starts two of Debian's. Then the hours that have ended are rolled up, and the queries over days are repeated.
+hour, 1 day and all days. `--store clickhouse://…` uses ClickHouse servers; without it ClickHouse is in this process.
+`--cluster` starts two servers from Debian's package. Then the hours that have ended are rolled up, and the queries over
+days are repeated.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ TENANT = "default"
 
 
 def windows(services: int, days: int, every_s: int, now_ns: int) -> Iterator[SegmentRows]:
-    """Yield windows. All services have stacks of the same functions, and each has half of them."""
+    """Yield windows of all services, one service after another. All services have stacks of the same functions, and
+    each has half of the stacks.
+    """
     book, rng = StoredStackCache(), random.Random(20)
     found = [rows_of(TENANT, SegmentName.new("x", now_ns), data, book) for data in bodies(DIFFERENT)]
     for age_s in range(0, days * DAY_S, every_s):
@@ -46,7 +49,7 @@ def windows(services: int, days: int, every_s: int, now_ns: int) -> Iterator[Seg
 
 
 def fill(store: Store, made: Iterator[SegmentRows]) -> tuple[int, int, float]:
-    """Write windows and return (windows, samples, seconds that the database took)."""
+    """Insert windows into the database, and return (windows, samples, seconds that the database took)."""
     count = samples = 0
     spent = 0.0
     block: list[SegmentRows] = []

@@ -1,4 +1,4 @@
-"""The goals of the project, and whether this run met them. A figure that was not measured has no row."""
+"""The project's performance goals, and whether this run met them. A figure that was not measured has no row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PERF, PTRACE, DWARF, SPY = (
 )
 
 NOISE = 0.015
-"""Noise of a slowdown, in a short run on a quiet machine."""
+"""Noise of a slowdown in a short run on a quiet machine, as a fraction."""
 PERCENT = "{:.2f} %"
 
 
@@ -28,9 +28,9 @@ class Measured:
     """All results of one run of the bench.
 
     Attributes:
-        results: Tables.
-        marginal: Cost of samples by (target, tool).
-        frames_s: Frames per second by target.
+        results: Results by target, rate and tool.
+        marginal: Cost of a sample by (target, tool).
+        frames_s: Frames unwound per second by target.
         others: Single numbers by name.
     """
 
@@ -47,7 +47,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class Goal:
-    """A goal; `limit` is the worst acceptable value, and `most` is True if it is a maximum."""
+    """A performance goal with its measured value. `limit` is the worst acceptable value. `most` is True if that is a
+    maximum, False if it is a minimum.
+    """
 
     what: str
     value: float | None
@@ -57,7 +59,7 @@ class Goal:
     scale: float = 1.0
 
     def cells(self) -> list[str]:
-        """Return the cells of a table row, empty if there is nothing to compare."""
+        """Return the cells of the goal's row in a table. The list is empty if value or limit is unknown."""
         if self.value is None or self.limit is None:
             return []
         met = self.value <= self.limit if self.most else self.value >= self.limit

@@ -1,10 +1,10 @@
 """`python -m bench.large_bodies`: measure how much longer a push takes while another client sends large bodies.
 
 Turns follow one another in random order: no other client; another client sends to the same server (bench/attackers.py);
-it sends to a second server on this machine. The last is the control: it shows the slowdown caused by the machine's
-load. The speed of a disk varies from second to second, so many short turns are more precise than a few long ones. The
-printed result of rounds is the geometric mean of their ratios with its 95 % interval. The pushes are windows of 400
-stacks (bench/segments.py), one after the other on a persistent connection.
+another client sends to a second server on this machine. The last kind of turn is the control: it shows the slowdown
+that the machine's load causes. The speed of a disk varies from second to second, so many short turns are more precise
+than a few long ones. The printed result of rounds is the geometric mean of their ratios with its 95 % interval. The
+pushes are windows of 400 stacks (bench/segments.py), one after the other on a persistent connection.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ALONE, HERE, ELSEWHERE = "alone", "with large bodies", "with large bodies for an
 
 
 def large() -> bytes:
-    """Return a window with texts that no stack needs: 100 MiB of them in 2.3 MB."""
+    """Return a segment of a window that contains 100 MiB of texts which no stack uses. Compressed it has 2.3 MB."""
     rng, found = random.Random(3), bytearray(gzip.decompress(bodies(1)[0]))
     for _ in range(_TEXTS):
         text = (f"{rng.getrandbits(112):028x}" + "function" * (_LETTERS // 8)).encode()[:_LETTERS]
@@ -52,23 +52,25 @@ def bomb() -> bytes:
 
 
 def labels() -> bytes:
-    """Return a profile with one sample for each of many values of a label."""
+    """Return a pprof file with one sample for each of many values of a label."""
     return _profile(([1], number + 1) for number in range(_LABELS))
 
 
 def unknown(count: int = _UNKNOWN) -> bytes:
-    """Return a profile with as many stacks that no cache can know as one thread reads at most."""
+    """Return a pprof file with random stacks, which no cache can know. Their number is the maximum that one thread of
+    the server reads.
+    """
     rng = random.Random(5)
     return _profile(([rng.randrange(1, 100) for _ in range(_CALLS)], 0) for _ in range(count))
 
 
 def new() -> bytes:
-    """Return new stacks of known functions, as services in Python send each minute."""
+    """Return a pprof file with a few new stacks of known functions, as services in Python send each minute."""
     return unknown(_NEW)
 
 
 def _profile(samples: Iterable[tuple[Sequence[int], int]]) -> bytes:
-    """Return a profile; a sample is (ids of locations below 100, value of a label)."""
+    """Encode a pprof file. A sample is (ids of locations below 100, value of a label)."""
     texts = (b"", b"cpu", b"nanoseconds", b"request", *(b"function_%d" % at for at in range(1, 100)))
     parts = [encode_data(1, encode_number(1, 1) + encode_number(2, 2))]
     parts += [
@@ -102,7 +104,7 @@ def attacked(kind: str, port: int, body: Path, statuses: Counter[str]) -> Iterat
 
 
 def turn(sender: Sender, small: list[bytes], seconds: float) -> list[float]:
-    """Push windows for some seconds and return the duration of each push in ms."""
+    """Push windows for some seconds, and return the duration of each push in milliseconds."""
     took: list[float] = []
     until = time.monotonic() + seconds
     while time.monotonic() < until:

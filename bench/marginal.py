@@ -1,4 +1,4 @@
-"""The cost of another sample: a long recording compared with a short one of the same target."""
+"""The marginal cost of a sample: a long recording is compared with a short one of the same target."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bench.tools import found, run
 
 @dataclass(frozen=True)
 class Marginal:
-    """Costs of samples.
+    """Costs of samples of one profiler on one target.
 
     Attributes:
-        whole_us: CPU time per sample of the long recording.
-        marginal_us: CPU time of each additional sample.
-        written_s: Time until the long recording was written.
+        whole_us: CPU time of the long recording per sample, in microseconds.
+        marginal_us: CPU time of each additional sample, in microseconds.
+        written_s: Time in seconds until the long recording was written.
     """
 
     whole_us: float
@@ -33,7 +33,7 @@ class Marginal:
 
 
 Spent = tuple[float, int, float]
-"""CPU seconds, samples, seconds until written."""
+"""CPU seconds, number of samples, and seconds until the file was written, of one recording."""
 
 
 def _peer(name: str, process: subprocess.Popen[str], rate: float, seconds: float, folder: Path) -> Spent | None:
@@ -66,7 +66,7 @@ def _run(name: str, target: Target, rate: float, seconds: float) -> Spent | None
 def marginal(
     console: Console, target: Target, rate: float, tools: tuple[str, ...], seconds: tuple[float, float]
 ) -> dict[str, Marginal]:
-    """Return the costs of samples by tool; `seconds` are the lengths of the short and the long recording."""
+    """Measure the costs of samples of each tool. `seconds` are the lengths of the short and of the long recording."""
     short, long = seconds
     shown = Table(title=f"{target.name} at {rate:g} Hz: {long:g} s, and what {long:g} s cost more than {short:g} s")
     for heading in ("tool", "CPU us/sample", "each more us", "written s"):

@@ -1,4 +1,4 @@
-"""Measurement of the memory of a long recording, of any number of minutes: does it stay flat?"""
+"""Measurement of pyprof's memory in a long recording, of any number of minutes, to see whether it grows."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def memory(console: Console, minutes: float) -> float:
 
 
 def churn(console: Console, minutes: float) -> None:
-    """Print the memory of both processes while processes, threads, libraries and functions come and go, in windows of a
-    second.
+    """Print the memory of pyprof's two processes during recordings in windows of a second, while processes, threads,
+    libraries and functions come and go.
     """
     for collector in ("auto", "ptrace", "perf"):
         options = "-r", "100", "-s", "--every", "1", "-o", "%i.html", "--collector", collector
@@ -58,7 +58,7 @@ def churn(console: Console, minutes: float) -> None:
 
 @contextmanager
 def _recording(target: Target, folder: str, minutes: float, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start pyprof's recording of a target that runs for longer."""
+    """Start a recording by pyprof, within the context, of a target that runs for longer."""
     with alone(target.build(Path(folder))(60 * minutes + 30)) as process:
         time.sleep(0.5)
         command = [sys.executable, "-m", "pyprof", "record", "-q", "-p", str(process.pid), *options]
@@ -68,7 +68,7 @@ def _recording(target: Target, folder: str, minutes: float, *options: str) -> It
 
 
 def _watched(pid: int, minutes: float, file: str, field: str) -> Iterator[tuple[float, float]]:
-    """Yield the memory in MB of the sampler, and of its worker with its children, every EVERY_S."""
+    """Yield the memory in MB of the sampler, and of its worker with the worker's children, every EVERY_S seconds."""
     end = time.monotonic() + 60 * minutes
     while time.monotonic() < end:
         time.sleep(min(EVERY_S, max(end - time.monotonic(), 0.1)))
@@ -80,7 +80,7 @@ def _moment(pid: int, file: str, field: str) -> tuple[float, float]:
 
 
 def _below(pid: int) -> list[int]:
-    """Return the children of a process and their children; the file broker is a child of the worker."""
+    """Return the children of a process and their children: the file broker is a child of the worker."""
     try:
         children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -93,7 +93,7 @@ def _course(seen: Sequence[float]) -> str:
 
 
 def _mb(pid: int, file: str, field: str) -> float:
-    """Return a field of /proc/PID/FILE, which is in kB there, in MB; 0 if the process has ended."""
+    """Return a field of /proc/PID/FILE, which is in kB, converted to MB. It is 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
     except OSError:

@@ -1,6 +1,6 @@
-"""MOJO, the binary format of austin 4. Only its samples are counted.
+"""Reader of MOJO, the binary format of austin 4, which only counts the samples.
 
-Source: https://p403n1x87.github.io/austin/4.1/formats/mojo/.
+Reference: https://p403n1x87.github.io/austin/4.1/formats/mojo/.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ _FIELDS = {
     11: "vs",
     12: "v",
 }
-"""Fields after each event: s is a NUL-terminated string, v a number whose bytes have bit 7 set, except for the last."""
+"""Fields that follow each kind of event in MOJO. `s` is a NUL-terminated string. `v` is a number whose bytes have bit 7
+set, except for the last byte.
+"""
 
 
 def samples(data: bytes) -> int:
-    """Return the number of samples.
+    """Return the number of samples in data in the MOJO format.
 
     Raises:
         ValueError: The data is not MOJO, or ends in the middle of an event.
@@ -44,7 +46,7 @@ def samples(data: bytes) -> int:
 
 
 def _number(data: bytes, at: int) -> int:
-    """Return the position after the number at `at`."""
+    """Return the position after the MOJO number that begins at `at`."""
     while at < len(data) and data[at] & 0x80:
         at += 1
     if at >= len(data):

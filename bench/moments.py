@@ -1,4 +1,4 @@
-"""The times of events in a recording by pyprof: the first sample, the last one, the written file."""
+"""The times of the main events in a recording by pyprof: first sample, last sample, written file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Moments:
     """Times and costs of a recording.
 
     Attributes:
-        first_s: Time from the start of the command to the first sample.
-        written_s: Time from the last sample to the end of the command.
-        cpu_s: CPU time of the command.
+        first_s: Time in seconds from the start of the command to the first sample.
+        written_s: Time in seconds from the last sample to the end of the command.
+        cpu_s: CPU time of the command in seconds.
         samples: Number of samples.
     """
 
@@ -29,7 +29,7 @@ class Moments:
 
 
 def moments(folder: Path, pid: int, rate: float, seconds: float, *options: str) -> Moments | None:
-    """Record a process, or return None if that failed."""
+    """Record a process by pyprof and return the times of the recording, or None if it failed."""
     import pyprof
 
     recording = folder / "out.pyprof"
@@ -50,5 +50,5 @@ def moments(folder: Path, pid: int, rate: float, seconds: float, *options: str) 
 
 
 def alone(command: list[str]) -> subprocess.Popen[str]:
-    """Start a target and discard its output."""
+    """Start a target program without a profiler, and discard its output."""
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)

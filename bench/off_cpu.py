@@ -1,9 +1,9 @@
 """Check the totals of off-CPU time: `python -m bench.off_cpu [SECONDS]`.
 
-Threads nap and wait for each other, for 0.05 to 30 ms each time, and write down when by their own clock. That is
+Threads nap and wait for each other, for 0.05 to 30 ms each time, and write down the times by their own clock. These are
 compared with a recording of the same time, thread by thread. A thread's own clock includes what it runs around its
 wait, some microseconds. Threads with waits shorter than a millisecond are shown, but not judged. Nothing else should
-run.
+run on the machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ COLLECTORS = ("bpf", "perf")
 
 
 def compare(folder: Path, collector: str, seconds: float) -> bool:
-    """Print a line for each thread, and return True if the goal was met."""
+    """Compare a recording with the threads' own times, and print a line for each thread. Return True if the goal was
+    met.
+    """
     import pyprof
 
     recording = folder / f"{collector}.pyprof"

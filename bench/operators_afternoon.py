@@ -1,7 +1,7 @@
-"""`python -m bench.operators_afternoon`: what an agent and a server lose and say when things fail around them.
+"""`python -m bench.operators_afternoon`: check what an agent and a server lose and report when things fail around them.
 
-Root runs five services that write down their own clocks, an agent that pushes windows of ten seconds, and a server with
-tokens in a network namespace (afternoon_host.py). One thing after another fails. Each failure must be visible in the
+Root runs five services that record their own processor time, an agent that pushes windows of ten seconds, and a server
+with tokens in a network namespace (afternoon_host.py). One failure after another is caused. Each must be visible in the
 log, in the metric `failing` and on the page /healthz. At the end each segment must be at the server or in the queue,
 once, and the sums are compared with the clocks of the services. It takes half an hour and writes a table in Markdown.
 """
@@ -40,21 +40,21 @@ from pyprof.collectors.linux.child_processes import find_descendants
 from pyprof.lazy_dataclasses import dataclass, field
 
 IGNORED = frozenset({"budget_exceeded", "clock_differs", "few_samples", "processes_left_out", "window_gap"})
-"""Conditions that may hold when the next part of the afternoon begins."""
+"""Conditions of agent and server that may still hold when the next part of the benchmark begins."""
 _WELL_S = 400
 
 
 @dataclass
 class Part:
-    """One part of the afternoon.
+    """One part of the benchmark, in which one failure is caused.
 
     Attributes:
-        title: What is done.
-        act: Does it, and returns when it is over.
-        agent, server: What each must name: "REASON" or "REASON (CAUSE)" everywhere, "log: NAME" or "metric: NAME" in
-            one place.
-        found: Places that did not name it.
-        began_ns, ended_ns: Real time of its beginning and end.
+        title: Description of the failure.
+        act: Function that causes the failure and ends it.
+        agent, server: Names that each program must show: "REASON" or "REASON (CAUSE)" in all places, "log: NAME" or
+            "metric: NAME" in one place.
+        found: Places that did not show an expected name.
+        began_ns, ended_ns: Beginning and end of the part since the epoch.
     """
 
     title: str
@@ -67,7 +67,7 @@ class Part:
 
 
 def hold(host: Host, seconds: float) -> None:
-    """Wait, and look at the logs and the pages meanwhile."""
+    """Wait some seconds, and read the logs and the pages of agent and server in this time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         host.agent.look()
@@ -96,7 +96,7 @@ def kill_server(host: Host) -> None:
 
 
 def drop_packets(host: Host) -> None:
-    """Drop the packets from the server to the agent: the agent's connections get no answer."""
+    """Drop the packets from the server to the agent, so that the agent's connections get no answer."""
     route = ("ip", "-n", host.namespace, "route")
     run(*route, "add", "blackhole", f"{AGENT_ADDRESS}/32")
     hold(host, 60)
@@ -115,7 +115,7 @@ def fill_disks(*names: str) -> Callable[[Host], None]:
 
 
 def stop_store(host: Host) -> None:
-    """Let ClickHouse stand still, then kill it."""
+    """Stop the ClickHouse server by SIGSTOP for a minute, then kill it, and start it again."""
     assert host.store is not None
     host.store.send_signal(signal.SIGSTOP)
     hold(host, 60)
@@ -153,7 +153,9 @@ def load(host: Host) -> None:
 
 
 def restore(host: Host, is_database_lost: bool) -> None:
-    """Copy the server's files while it runs, go on for a while, put the copy in place of them, and send again."""
+    """Copy the server's segment files while it runs, and let it run on. Then restore the copy, and let the agent send
+    its segments again.
+    """
     data, backup = host.folder / "disk/data", host.folder / "backup"
     copy_files(data / "segments", backup)
     hold(host, 35)
@@ -179,7 +181,7 @@ def restart_with_settable_clock(host: Host) -> None:
 
 
 def step_clock(host: Host) -> None:
-    """Set the agent's clock by +1 h, -2 h and +1 h in the midst of windows."""
+    """Set the agent's clock by +1 h, -2 h and +1 h in the middle of windows."""
     for offset in ("+1h", "-1h", "+0"):
         part = host.folder / "offset.part"
         part.write_text(f"{offset}\n")
@@ -227,7 +229,7 @@ MISSING_FILES = "log: windows without a file", "metric: windows_without_file"
 
 
 def unnamed(program: Program, expected: Sequence[str]) -> list[str]:
-    """Return the expected names that a place lacks, as "place: name"."""
+    """Return the expected names that a place of the program does not show, each as "place: name"."""
     found, seen = [], program.seen
     for each in expected:
         place, _, name = each.partition(": ")
@@ -251,7 +253,9 @@ def is_well(program: Program) -> bool:
 
 
 def do(part: Part, host: Host) -> None:
-    """Run a part of the afternoon, wait until all conditions have ended, and note which places did not name them."""
+    """Run a part of the benchmark, wait until all conditions have ended, and record which places did not show expected
+    names.
+    """
     for program in (host.agent, host.server):
         program.forget()
     part.began_ns = time.time_ns()

@@ -1,6 +1,7 @@
-"""Measurement of how much longer a stop is because of Python frames, which are read while the thread is stopped.
+"""Measurement of how much longer ptrace stops a thread in order to read its Python frames.
 
-`python -m bench.pauses RATE` measures that in us, as JSON. It runs as a child (see unwinding.py).
+`python -m bench.pauses RATE` measures the time of each such read in microseconds and prints the times as JSON. It runs
+as a child process, because the memory of a command counts from the fork on (see unwinding.py).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ down({FRAMES - 3})
 
 
 def python_pause(console: Console) -> float | None:
-    """Return the 99th percentile at 100 Hz in us."""
+    """Measure how long Python frames are read within a stop. Return the 99th percentile at 100 Hz in microseconds."""
     p99 = None
     for rate in (1000, 100):
         output = run([sys.executable, "-m", "bench.pauses", str(rate)], 60).output
@@ -45,7 +46,7 @@ def python_pause(console: Console) -> float | None:
 
 
 def _reads(rate: float) -> list[float]:
-    """Return the duration of each read within a stop in us."""
+    """Return the duration in microseconds of each read of Python frames within a stop."""
     from pyprof.collectors.ptrace.stack_copy import StackCopy
     from pyprof.interpreters.cpython.process_reader import PythonProcess
 

@@ -1,6 +1,6 @@
-"""The profilers that are compared: how to start each on a process, and how to count its samples.
+"""The profilers that are compared with pyprof: how to start each on a process, and how to count its samples.
 
-A tool that is not installed is left out of the tables. A tool that fails has no samples and no figures.
+A profiler that is not installed is left out of the tables. One that fails has no samples and no figures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from bench.tools import Dumper, Got, Recorder
 PYTHON = frozenset({"python", "frames"})
 ROOTED = frozenset({"python315"})
 INLINING = frozenset({"node", "rustc", "clang"})
-"""Targets for which perf script needs minutes for inlined functions: it is measured without them."""
+"""Targets for which perf script needs minutes to find inlined functions. On these, perf is measured without inlined
+functions.
+"""
 
 
 def _pyprof() -> list[str]:
@@ -46,7 +48,9 @@ _ROOTS = (b"_start", b"__clone3", b"clone3", b"__clone", b"clone", b"_dl_start_u
 
 
 def _perf_got(folder: Path) -> Got:
-    """Count samples in the output of perf script: a line for each sample, its frames innermost first, an empty line."""
+    """Count samples in the output of perf script: each is a line, its frames with the innermost first, and an empty
+    line.
+    """
     samples = whole = 0
     last = b""
     with open(folder / "script", "rb") as file:
@@ -89,7 +93,9 @@ def _austin_got(folder: Path) -> Got:
 
 
 def _sampling(name: str, *options: str) -> Recorder:
-    """Return CPython's own profiler, which attaches only to its own minor version."""
+    """Return a Recorder for the profiler that is part of CPython 3.15. It attaches only to interpreters of the same
+    minor version.
+    """
     return Recorder(
         name,
         lambda pid, rate, seconds, folder: [
@@ -103,7 +109,7 @@ def _sampling(name: str, *options: str) -> Recorder:
 
 
 def _perf(only: frozenset[str], *options: str, program: tuple[str, ...] = ("perf",)) -> Recorder:
-    """Return perf; `options` are those of the script."""
+    """Return a Recorder for perf. `options` are those of `perf script`."""
     script = " ".join([*program, "script", *options])
     return Recorder(
         " ".join(("perf --call-graph dwarf + script", *options)),
@@ -121,7 +127,7 @@ _NATIVE = frozenset({"ladder", "ladder4", "busy10", "threads", "deep", "deep4000
 
 
 def _of_root() -> list[Recorder]:
-    """Return the peers of the distribution that BENCH_ROOT names."""
+    """Return Recorders for the profilers in the root folder of a newer distribution that BENCH_ROOT names."""
     found = []
     if rooted.has("perf"):
         newer = _perf(_NATIVE | PYTHON, program=tuple(rooted.command("perf")))

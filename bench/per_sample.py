@@ -1,9 +1,10 @@
-"""`python -m bench.per_sample`: measure the processor time of each process of a recording for each sample.
+"""`python -m bench.per_sample`: measure the processor time of pyprof's processes for each sample of a recording.
 
-While a recording runs, the time that its processes have used is read twice, from /proc/PID/task/TID/schedstat. The
-difference divided by the samples of that time is the cost of another sample. It is measured once it is flat, because
-tables and names are read in the first seconds. The time used before, minus the same duration at that cost, is the fixed
-cost. The file broker, which writes the file, counts with the worker. Nothing else should run on the machine.
+The processor time that the processes have used is read twice during a recording, from /proc/PID/task/TID/schedstat. The
+difference divided by the number of samples in between is the cost of a further sample. The first reading waits for a
+steady state, because tables and names are read in the first seconds. The fixed cost is the time used until then, minus
+the cost of the samples until then. The file broker, which writes the file, counts with the worker. Nothing else should
+run on the machine.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ RATES = (100.0, 1000.0)
 
 @dataclass(frozen=True)
 class Spent:
-    """Cost between two moments of a recording.
+    """Cost of a recording between two moments.
 
     Attributes:
         sampler: CPU seconds of the sampler.
         worker: CPU seconds of the worker with its file broker.
         samples: Number of samples.
-        seconds: Elapsed time.
+        seconds: Elapsed time between the two moments in seconds.
         before: CPU seconds of all processes until the first moment.
-        first: Elapsed time until then.
+        first: Elapsed time in seconds until the first moment.
     """
 
     sampler: float
@@ -53,17 +54,17 @@ class Spent:
 
     @property
     def share(self) -> float:
-        """Share of a processor."""
+        """Processor time as a share of one processor."""
         return (self.sampler + self.worker) / self.seconds
 
     @property
     def fixed_s(self) -> float:
-        """CPU seconds of the start, and of what is read once."""
+        """Fixed cost in CPU seconds: the start of the recording, and everything that is read only once."""
         return self.before - self.share * self.first
 
 
 def used_s(pid: int) -> float:
-    """Return the CPU seconds of all threads that a process has now."""
+    """Return the CPU seconds that all present threads of a process have used so far."""
     total = 0
     for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         total += int(path.read_text().split()[0])
@@ -77,14 +78,14 @@ def descendants(pid: int) -> list[int]:
 
 @dataclass(frozen=True)
 class How:
-    """The parameters of a measurement.
+    """The parameters of a measurement of pyprof's cost.
 
     Attributes:
         collector: Name of the collector.
         rate: Sampling rate in Hz.
-        seconds: Duration after first_s.
-        first_s: Time before the measurement.
-        page: True to write a page at the end. False to write a .pyprof file, which has the time of each sample.
+        seconds: Duration of the measurement in seconds, which begins after first_s.
+        first_s: Time in seconds from the start of the recording to the measurement.
+        page: True to write an HTML page at the end, False to write a .pyprof file, which has the time of each sample.
     """
 
     collector: str
@@ -95,7 +96,7 @@ class How:
 
 
 def measure(pids: list[int], how: How) -> Spent:
-    """Measure a recording of these processes.
+    """Measure the cost of a recording of these processes.
 
     Raises:
         OSError: The recording failed.
@@ -127,7 +128,7 @@ def measure(pids: list[int], how: How) -> Spent:
 
 
 def recorded(target: Target, how: How, count: int = 1) -> Spent:
-    """Measure a number of processes of a target."""
+    """Start a number of processes of a target, and measure the cost of recording them."""
     with tempfile.TemporaryDirectory() as folder:
         command = target.build(Path(folder))(how.first_s + how.seconds + 20)
         running = [alone(command) for _ in range(count)]

@@ -1,7 +1,8 @@
-"""`python -m bench.program_times [PYTHON ...]`: measure how long the program in the kernel takes for a sample.
+"""`python -m bench.program_times [PYTHON ...]`: measure how long pyprof's BPF program takes for a sample.
 
-Each record contains its duration. Targets are Python programs, of which registers, stack and interpreter frames are
-copied. The interpreters are the given ones, or the one that runs this program. Nothing else should run.
+Each record from the program states how long it took. Targets are Python programs, of which registers, stack and
+interpreter frames are copied. The interpreters are the given ones, or the one that runs this benchmark. Nothing else
+should run on the machine.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ BEFORE_S, LEAST = 1.5, 100
 
 @contextmanager
 def noted() -> Iterator[list[npt.NDArray[np.uint32]]]:
-    """Collect the nanoseconds of each record that is read in this process."""
+    """Collect, within the context, the run time of the BPF program in nanoseconds from each record that this process
+    reads.
+    """
     from pyprof.collectors.bpf.samples_from_ring import BpfSource
 
     found: list[npt.NDArray[np.uint32]] = []
@@ -45,7 +48,9 @@ def noted() -> Iterator[list[npt.NDArray[np.uint32]]]:
 
 
 def times_us(python: str, target: str, rate_hz: float, seconds: float) -> npt.NDArray[np.float64]:
-    """Return the durations without the first fifth, in which names of code are copied too."""
+    """Record a Python program, and return the run times of the BPF program in microseconds. The first fifth is left
+    out, because names of code are copied in it too.
+    """
     import pyprof
 
     command = [python, str(SOURCES / target), f"{seconds + 10:g}"]

@@ -14,12 +14,12 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Case:
-    """A case that was measured.
+    """A case to measure: one profiler on one target.
 
     Attributes:
         target: Name of the target.
-        rate: Sampling rate in Hz, 0 if there is none.
-        tool: Name of the tool.
+        rate: Sampling rate in Hz, 0 if the tool does not sample.
+        tool: Name of the profiler.
         seconds: Duration of the recording, 0 if the command ends by itself.
     """
 
@@ -31,19 +31,19 @@ class Case:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a command.
+    """The figures of one run of a command.
 
     Attributes:
         case: The case.
-        cpu_s: User and system time of all its processes and its post-processing.
+        cpu_s: User and system time in seconds of all processes of the command, post-processing included.
         samples: Number of samples.
-        beyond_s: Elapsed time beyond the recording.
-        memory_mb: Maximum memory.
-        first_s: Time from the start of the command to the first sample.
-        work: Work of the target meanwhile.
+        beyond_s: Elapsed time in seconds beyond the length of the recording.
+        memory_mb: Maximum resident memory in MB.
+        first_s: Time in seconds from the start of the command to the first sample.
+        work: Work units that the target did in its run.
         p90_us: 90th percentile of gaps of more than 5 us in the target's own time.
-        p99_us: 99th percentile of them.
-        load: The machine's load when the command began, the mean of a minute.
+        p99_us: 99th percentile of these gaps.
+        load: The machine's load average of one minute when the command began.
     """
 
     case: Case
@@ -59,7 +59,7 @@ class Run:
 
 
 def machine() -> dict[str, object]:
-    """Describe the machine and the time. Figures of two machines cannot be compared."""
+    """Describe the machine and the time of a measurement. Figures of two machines cannot be compared."""
     return {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "platform": platform.platform(),
@@ -70,18 +70,18 @@ def machine() -> dict[str, object]:
 
 
 def save(runs: Iterable[Run], started: dict[str, object], path: Path) -> None:
-    """Save runs; `started` is the result of machine() before the first one."""
+    """Save runs as JSON. `started` is the result of machine() before the first run."""
     path.write_text(
         json.dumps({"before": started, "after": machine(), "runs": [asdict(run) for run in runs]}, indent=1)
     )
 
 
 def load(path: Path) -> list[Run]:
-    """Load runs.
+    """Load the runs that save() has written.
 
     Raises:
         OSError: The file cannot be read.
-        KeyError: It is not a file of save().
+        KeyError: The file was not written by save().
     """
     return [Run(Case(**run.pop("case")), **run) for run in json.loads(path.read_text())["runs"]]
 
@@ -96,7 +96,9 @@ def median(runs: Iterable[Run], column: Callable[[Run], float | None]) -> float 
 
 
 def split(runs: list[Run], target: str, rate: float, tool: str) -> tuple[float, float] | None:
-    """Return (CPU seconds without samples, us of each sample) from recordings of two lengths."""
+    """Compute the fixed and the marginal cost of a profiler from recordings of two lengths: (CPU seconds without
+    samples, microseconds of CPU time for each sample).
+    """
     lengths = sorted(
         {run.case.seconds for run in runs if (run.case.target, run.case.rate, run.case.tool) == (target, rate, tool)}
     )

@@ -1,4 +1,4 @@
-"""Peers of a newer distribution in a folder that contains one: samply and perf.
+"""Profilers of a newer distribution, samply and perf, which are in a folder that contains this distribution.
 
 BENCH_ROOT names the folder: a root with usr/bin/samply or usr/bin/perf and their libraries. The programs run on this
 machine's files, with that root's loader and libraries.
@@ -28,7 +28,7 @@ def has(program: str) -> bool:
 
 
 def command(program: str) -> list[str]:
-    """Return the command of a program in the root that BENCH_ROOT names."""
+    """Return the command that runs a program of the root that BENCH_ROOT names."""
     root = _root()
     (loader,) = sorted(root.glob("lib64/ld-linux-*.so.*"))[:1] or [Path("/lib64/ld-linux-x86-64.so.2")]
     libraries = root / f"usr/lib/{platform.machine()}-linux-gnu"
@@ -36,7 +36,7 @@ def command(program: str) -> list[str]:
 
 
 def samply(pid: int, rate: float, seconds: float, folder: Path) -> list[str]:
-    """Return the command for samply. It has no duration for a process, so it gets SIGINT.
+    """Return the command for samply. It cannot limit the duration of recording a process, so it gets SIGINT in the end.
 
     If the machine counts no hardware events, samply requires 1 in perf_event_paranoid. It gets such a file in a
     separate mount namespace.

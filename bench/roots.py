@@ -1,6 +1,6 @@
-"""Programs of newer Debian suites, in the private roots of the tests.
+"""Programs of newer Debian suites, which run in private root folders that the tests use.
 
-`tests/tools/roots SUITE` makes one, as root.
+The command `tests/tools/roots SUITE`, run by root, makes one.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ def has(suite: str, program: str) -> bool:
 
 
 def run_in(suite: str) -> list[str]:
-    """Return a prefix that runs a command inside a root. Its folder under /tmp is visible there, and its pid is the
-    same.
+    """Return a command prefix that runs a command inside a root folder. The working folder under /tmp is visible in it,
+    and the command keeps its pid.
     """
     return [str(_TOOLS / "debroot"), "run", str(_root(suite))]
 
 
 def in_root_of(pid: int) -> list[str]:
-    """Return a prefix that lets a command see the files that a process sees."""
+    """Return a command prefix that lets a command see the files that a process sees."""
     return ["nsenter", "-t", str(pid), "-m", "-r"]
 
 
 def austin() -> list[str]:
-    """Return the command of austinp, in a newer root if libc is older than the 2.38 that it needs."""
+    """Return the command of austinp. It runs in a newer root folder if the machine's libc is older than 2.38, which it
+    needs.
+    """
     path = shutil.which("austinp") or "austinp"
     new = tuple(map(int, os.confstr("CS_GNU_LIBC_VERSION").split()[1].split("."))) >= (2, 38)  # type: ignore[union-attr]
     return [path] if new or not has("trixie", "/bin/sh") else [*run_in("trixie"), path]

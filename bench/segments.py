@@ -1,7 +1,8 @@
-"""`python -m bench.segments`: measure the time and memory in which `pyprof query` reads a spool.
+"""`python -m bench.segments`: measure the time and memory that `pyprof query` needs to read a spool.
 
-The segments are those that an agent makes of one service: a minute of 19 Hz, ten threads, stacks of 25 functions that
-partly recur from minute to minute. 50 windows differ. Each run is a separate process; the peer merges the same files.
+The segments are like those that an agent makes of one service: a minute of 19 Hz, ten threads, stacks of 25 functions
+that partly recur from minute to minute. 50 windows differ. Each run is a separate process. For comparison, another
+program merges the same files.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ GO = "/usr/lib/go-1.19/pkg/tool/linux_amd64/pprof"
 
 
 def window(rng: random.Random, end_ns: int, length_ns: int = 60 * 10**9, new: int = 0) -> Profile:
-    """Return a window; `new` of a hundred stacks are in no other window."""
+    """Return a synthetic window of a service. Of a hundred stacks, `new` are in no other window."""
     builder = Builder()
     module = builder.add_module(ModuleInfo("/opt/shop/checkout", "ab" * 20, 0x400000, 0x900000, 0, True, True))
 
@@ -58,7 +59,7 @@ def window(rng: random.Random, end_ns: int, length_ns: int = 60 * 10**9, new: in
 
 
 def fill(folder: str, count: int) -> int:
-    """Fill a spool and return its size in bytes."""
+    """Fill a spool with segments, and return its size in bytes."""
     spool, rng = Spool(folder, Caps(), Diagnostics()), random.Random(19)
     now = time.time_ns()
     made = []
@@ -73,7 +74,7 @@ def fill(folder: str, count: int) -> int:
 
 
 def measured(command: list[str]) -> tuple[float, float]:
-    """Return (processor seconds, maximum resident MB) of a command."""
+    """Run a command, and return its (processor seconds, maximum resident MB)."""
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert child.stderr is not None
     said = child.stderr.read()

@@ -1,4 +1,4 @@
-"""A separate server for a measurement."""
+"""Starts a pyprof server in a separate process for a measurement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ rate = 100000
 
 @contextlib.contextmanager
 def served(data: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """Run a server and yield its port and process; its configuration is written next to the data folder."""
+    """Run a pyprof server within the context, and yield its port and process. Its configuration is written next to the
+    data folder.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])

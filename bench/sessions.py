@@ -1,4 +1,4 @@
-"""A recording in this process, whose parts can be measured."""
+"""A recording by pyprof within this process, whose parts can be measured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyprof.session.session import Session
 
 
 def run_for(session: Session, collector: Collector, seconds: float) -> None:
-    """Record for some seconds, and close the collector in all cases."""
+    """Record for some seconds, and close the collector whatever happens."""
     end = time.monotonic() + seconds
     session.run(collector, lambda: collector.stop() if time.monotonic() > end else None)
     if session.failure is not None:

@@ -1,4 +1,4 @@
-"""Measurement of one target with each tool in turn."""
+"""Measurement of one target with each profiler in turn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _MARGIN_S = 1.5
 
 @dataclass(frozen=True)
 class Inside:
-    """Observations of the target: work units, and gaps over 5 us in its own time, empty if it measures none."""
+    """Observations by the target: units of work, and gaps of more than 5 us in its own time. The list is empty if the
+    target measures no gaps.
+    """
 
     work: int
     gaps_us: list[float]
@@ -35,18 +37,18 @@ class Inside:
 
 @dataclass(frozen=True)
 class Row:
-    """One run of a tool. Unknown values are None.
+    """The figures of one run of a profiler. A value that is not known is None.
 
     Attributes:
         slowdown: Loss of work as a fraction.
-        added_us: Gaps in the target's time that the tool added.
+        added_us: Gaps in the target's running time that the profiler added, in microseconds.
         samples: Number of samples.
         wanted: Number of samples that were requested.
-        whole: Share of complete stacks.
-        cpu_s: CPU time of all processes.
-        disk_mb: Size of the files.
-        memory_mb: Maximum memory.
-        beyond_s: Elapsed time beyond the recording.
+        whole: Share of samples with complete stacks.
+        cpu_s: CPU time of all processes of the profiler in seconds.
+        disk_mb: Size of the written files in MB.
+        memory_mb: Maximum resident memory in MB.
+        beyond_s: Elapsed time in seconds beyond the length of the recording.
     """
 
     slowdown: float | None
@@ -61,13 +63,15 @@ class Row:
 
     @property
     def cpu_us(self) -> float:
-        """CPU time per sample."""
+        """CPU time of the profiler per sample, in microseconds."""
         return 1e6 * self.cpu_s / self.samples
 
 
 @dataclass(frozen=True)
 class Result:
-    """Medians of the rounds of one tool on one target; p50_us and p99_us are percentiles of the gaps that it added."""
+    """Medians of the rounds of one profiler on one target. p50_us and p99_us are percentiles of the gaps in the
+    target's time that the profiler added.
+    """
 
     slowdown: float | None
     p50_us: float | None
@@ -113,7 +117,7 @@ class Result:
 
 
 Results = dict[tuple[str, float, str], Result]
-"""Results by target, rate and tool."""
+"""Results by (target, rate, profiler)."""
 
 
 def target_alone(command: list[str], seconds: float) -> Inside:
@@ -127,7 +131,9 @@ def seen(out: str) -> Inside:
 
 
 def added(quiet: Inside, sampled: Inside) -> list[float]:
-    """Return the gaps that the tool added: the longest ones beyond the number of gaps without the tool."""
+    """Return the gaps in the target's time that a profiler added: as many of the longest gaps as there are more gaps
+    with the profiler than without.
+    """
     extra = max(len(sampled.gaps_us) - len(quiet.gaps_us), 0)
     return sorted(sampled.gaps_us)[-extra:] if extra else []
 
@@ -135,7 +141,7 @@ def added(quiet: Inside, sampled: Inside) -> list[float]:
 def measure(
     tool: Recorder, target: Target, command: list[str], seconds: float, rate: float, alone: Inside | None, folder: Path
 ) -> Row | None:
-    """Run a tool for some seconds of recording. Return None if it failed."""
+    """Run a profiler on a new process of the target for some seconds of recording. Return None if it failed."""
     own = Path(tempfile.mkdtemp(dir=folder))  # a tool that fails must not be credited with another's output
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         time.sleep(target.settle_s)
@@ -168,7 +174,7 @@ def measure(
 def table(
     console: Console, target: Target, seconds: float, rounds: int, rate: float, results: Results, only: str = ""
 ) -> None:
-    """Measure all tools, or those with `only` in their name, on one target; print and store the results."""
+    """Measure all profilers, or those with `only` in their name, on one target. Print and store the results."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = target.build(folder)(seconds + _MARGIN_S)
@@ -194,7 +200,7 @@ def table(
 
 
 def base(target: Target, command: list[str], seconds: float, noise: list[float]) -> Inside | None:
-    """Run the target twice without a tool, and append their difference to `noise`."""
+    """Run the target twice without a profiler, and append the relative difference of its work to `noise`."""
     if not target.counts:
         return None
     quiet, again = target_alone(command, seconds), target_alone(command, seconds)

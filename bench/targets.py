@@ -1,5 +1,5 @@
-"""The programs that are sampled. They count their work, and some of them the gaps in their own time. Others are
-compilers.
+"""The programs that the benchmarks sample. They count their work, and some of them the gaps in their running time.
+Others are compilers.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ SOURCES = Path(__file__).parent / "targets"
 
 @dataclass(frozen=True)
 class Target:
-    """A program to sample.
+    """A program that the benchmarks sample.
 
     Attributes:
-        name: Its name for --targets.
-        what: Its description.
-        needs: Program without which it cannot run.
-        build: folder -> (seconds -> command). The command ends by itself and prints {"work": ..., "gaps_10ns": ...}.
+        name: Name of the target for --targets.
+        what: Description of the target.
+        needs: Name of a program without which the target cannot run.
+        build: Function that builds the target in a folder and returns a function from seconds to its command. The
+            command ends by itself and prints {"work": ..., "gaps_10ns": ...}.
         busy: Number of threads that run.
-        counts: False if it prints nothing and must be killed.
-        settle_s: Time until it has started.
-        there: Returns True if it can run here.
+        counts: False if the command prints nothing and must be killed.
+        settle_s: Time in seconds until the target has started.
+        there: Function that returns True if the target can run on this machine.
     """
 
     name: str

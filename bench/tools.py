@@ -1,4 +1,6 @@
-"""The interface of profilers for the bench: how to start one on a process, how to count its samples, and its cost."""
+"""The interface of a profiler for the benchmarks: how to start it on a process, how to count its samples, and its
+cost.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Got:
-    """The result of a tool: its samples, and how many of them end at a root, None if the tool does not report that."""
+    """The result of a profiler: its number of samples, and how many of them have stacks that end at a root (None if the
+    profiler does not report that).
+    """
 
     samples: int
     whole: int | None
@@ -22,14 +26,16 @@ class Got:
 
 @dataclass(frozen=True)
 class Recorder:
-    """A tool that records.
+    """A profiler that records a process.
 
     Attributes:
-        name: Its name.
-        record: Command that samples a pid for some seconds.
-        post: Command that makes its recording readable, or None.
-        got: Counts the samples in the folder where the commands ran. It raises OSError or ValueError if they failed.
-        only: Targets on which it works, empty for all.
+        name: Name of the profiler.
+        record: Function that returns the command to sample a pid, given a rate in Hz, a length in seconds, and a
+            folder.
+        post: Function that returns the command to make the recording in a folder readable, None if it is readable.
+        got: Function that counts the samples in the folder where the commands ran. It raises OSError or ValueError if
+            they failed.
+        only: Names of the targets on which the profiler works, empty for all.
     """
 
     name: str
@@ -47,7 +53,7 @@ def found(recorder: Recorder, target: str) -> bool:
 
 @dataclass(frozen=True)
 class Dumper:
-    """A tool that prints the stacks of a process; `proof` is a text in its output if it worked."""
+    """A tool that prints the stacks of a process. `proof` is a text that its output contains if it worked."""
 
     name: str
     command: Callable[[int], list[str]]
@@ -61,7 +67,9 @@ class Dumper:
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a command and its children: CPU seconds, elapsed seconds, memory of the largest one in KB, its output."""
+    """The cost of a command and its children: CPU seconds, elapsed seconds, maximum resident memory of one process in
+    KB. It also has the output.
+    """
 
     cpu_s: float
     elapsed_s: float

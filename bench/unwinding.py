@@ -1,6 +1,6 @@
 """Measurement of unwinding alone: frames per second of one core, in the batches of a recording.
 
-Each batch is walked twice: the first walk meets new code, the second one does not ("warm").
+Each batch is unwound twice: the first walk meets new code, the second one does not ("warm").
 
 `python -m bench.unwinding PID` records a process and prints the duration of its walks as JSON. It runs as a child, so
 that the bench itself stays small: a command's peak memory counts from the fork on.
@@ -29,17 +29,19 @@ if TYPE_CHECKING:
     from pyprof.session.pipeline.batch_to_stacks import Walker
 
 RATE, SECONDS, WARM = 2000.0, 8.0, 1
-"""Sampling rate in Hz, duration, and number of batches before the measurement: tables are read when a pc first needs
-them.
+"""Sampling rate in Hz, duration in seconds, and number of batches before the measurement, because unwind tables are
+read when a pc first needs them.
 """
 _STACK = 1 << 16
-"""Copy size in bytes. With more, deep stacks come from stops, a few in a batch."""
+"""Size in bytes of the copied part of each stack. With a smaller one, deep stacks would come from ptrace stops, a few
+in a batch.
+"""
 _LEAST = 40
-"""Minimum number of samples of a batch that counts."""
+"""Minimum number of samples in a batch that counts in the measurement."""
 
 
 def unwinding(console: Console, targets: list[Target]) -> dict[str, float]:
-    """Return frames per second by target."""
+    """Measure the frames that pyprof unwinds per second, by the name of the target."""
     shown = Table(title=f"unwinding alone, samples of {RATE:g} Hz by perf_events, after {WARM} batches")
     for heading in ("target", "samples a batch", "frames a sample", "M frames/s", "warm", "us/sample"):
         shown.add_column(heading, justify="left" if heading == "target" else "right")
@@ -64,7 +66,7 @@ def unwinding(console: Console, targets: list[Target]) -> dict[str, float]:
 
 
 class _Timed:
-    """The session's walker with the duration of its walks."""
+    """A wrapper of the recording's walker that measures the duration of its walks."""
 
     def __init__(self, walker: Walker) -> None:
         self._walker = walker

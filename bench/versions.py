@@ -22,7 +22,7 @@ from bench.tools import Recorder
 
 
 def version(name: str, folder: str, collector: str) -> Recorder:
-    """Return the pyprof that pip has installed into a folder."""
+    """Return a Recorder for the pyprof that pip has installed into a folder."""
     recorder = pyprof_by(collector)
     return replace(
         recorder,

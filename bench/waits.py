@@ -1,7 +1,7 @@
 """`python -m bench.waits [SECONDS]`: measure what recording waits costs threads that wait often.
 
-Two threads pass a byte back and forth. Their round trips per second alone and under each recorder are measured in turn,
-so that a machine that becomes busier affects all alike. Nothing else should run.
+Two threads pass a byte back and forth. Their round trips per second, without a profiler and under each one, are
+measured in turn, so that a machine that becomes busier affects all alike. Nothing else should run on the machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PYPROF = (sys.executable, "-m", "pyprof", "record", "-q", "--mode", "offcpu")
 
 
 def recorders(folder: Path) -> dict[str, tuple[str, ...]]:
-    """Return {name: command}; the pid is appended."""
+    """Return the commands of the profilers by name. The pid of the target must be appended to a command."""
     out = ("-o", str(folder / "out.collapsed"))
     found = {
         "alone": (),
@@ -35,7 +35,7 @@ def recorders(folder: Path) -> dict[str, tuple[str, ...]]:
 
 
 def speed(program: Path, command: tuple[str, ...], seconds: float) -> float:
-    """Return the round trips per second, without the first second."""
+    """Run the two threads under a profiler, and return their round trips per second. The first second is left out."""
     target = subprocess.Popen([program, str(seconds + 1.5)], stdout=subprocess.PIPE, text=True)
     with target:
         tool = subprocess.Popen([*command, str(target.pid)], stdout=subprocess.DEVNULL) if command else None

@@ -1,8 +1,8 @@
-"""A program worth looking at: four threads that spend their time in native code, for the README's first recording.
+"""An example program for the README's first recording: four threads that spend their time in native code.
 
     python examples/workload.py [SECONDS]
 
-Standard library only. Ends by itself after SECONDS (30), and prints one line then.
+It needs only the standard library. It ends by itself after SECONDS (30) and then prints one line.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WORDS = [
 
 
 class Compression:
-    """zlib, bz2 and lzma over the same text; they let go of the GIL while they work."""
+    """A thread that compresses one text with zlib, bz2 and lzma, which release the GIL while they work."""
 
     def __init__(self) -> None:
         chance = random.Random(1)
@@ -55,7 +55,9 @@ class Compression:
 
 
 class Database:
-    """SQL with a function, an aggregate and a collation written in Python: native code calls back."""
+    """A thread that runs SQL with a function, an aggregate and a collation written in Python: native code calls Python
+    code.
+    """
 
     def __init__(self) -> None:
         self.db: sqlite3.Connection | None = None
@@ -82,7 +84,7 @@ class Database:
 
 
 class Documents:
-    """json, regular expressions, XML, sorting and decimal numbers."""
+    """A thread that works with json, regular expressions, XML, sorting and decimal numbers."""
 
     def __init__(self) -> None:
         self.data = {
@@ -109,7 +111,7 @@ class Documents:
 
 
 class Digests:
-    """Hashes and key derivation; large inputs let go of the GIL."""
+    """A thread that computes hashes and derives keys. The functions release the GIL for large inputs."""
 
     def __init__(self) -> None:
         self.block = bytes(range(256)) * 2000

@@ -1,7 +1,7 @@
 """`python3 busy_service.py FILE SHARE`: run three functions in turn, until the process is killed.
 
-It appends records of five 64-bit numbers to FILE: the monotonic clock, the process's own processor time, and the time
-in each of the functions, all in nanoseconds. SHARE is the part of the time in which it wants to run.
+The program appends records of five 64-bit numbers to FILE: the monotonic clock, the process's own processor time, and
+the time in each of the functions, all in nanoseconds. SHARE is the share of one processor that it uses.
 """
 
 import os
@@ -12,11 +12,11 @@ import time
 
 PARTS = (0.5, 0.35, 0.15)
 RECORD_NS = 2_000_000
-"""Processor time of the process between two records."""
+"""Processor time of the process in nanoseconds between two records."""
 
 
 class Clocks:
-    """The times in each function so far, and the file that gets them."""
+    """The processor time spent in each function so far, and the file to which it is written."""
 
     def __init__(self, file):
         self._file, self._had, self._last = file, [0, 0, 0], time.process_time_ns()
@@ -28,7 +28,7 @@ class Clocks:
         self._file.write(struct.pack("<5q", time.monotonic_ns(), now, *self._had))
 
     def spin(self, at, ns):
-        """Use the processor for a number of nanoseconds by the process's own clock."""
+        """Use the processor for a number of nanoseconds, measured by the process's CPU clock."""
         begun = time.process_time_ns()
         due = begun + RECORD_NS
         while (now := time.process_time_ns()) < begun + ns:

@@ -1,6 +1,6 @@
-"""`python churn.py SECONDS`: processes, threads, libraries and functions that come and go.
+"""`python churn.py SECONDS`: create and remove processes, threads, libraries and functions all the time.
 
-Each round has a new function, thread, copy of a library and child. All of them are gone when it ends.
+Each round has a new function, thread, copy of a library and child. All of them are gone when the round ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def function(number: int) -> Callable[[], None]:
 
 
 def in_library(path: Path) -> None:
-    """Map a library, work in it, and unmap it."""
+    """Map a library, run code in it, and unmap it."""
     library = ctypes.CDLL(str(path))
     end = time.monotonic() + WORK_S
     while time.monotonic() < end:

@@ -1,4 +1,5 @@
-/* clocked_service FILE: a service that writes down its own clock (clocked_service.py), until it is killed. */
+/* clocked_service FILE: a service that records its own processor time
+ * (see clocked_service.py), until it is killed. */
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-"""`python3 clocked_service.py FILE web|batch`: a service that writes down its own clock, until it is killed.
+"""`python3 clocked_service.py FILE web|batch`: a service that records its own processor time, until it is killed.
 
 Each line of FILE has the monotonic clock and the process's own processor time, both in nanoseconds. `web` answers
 requests; the port of its server on 127.0.0.1 is in FILE.port. The services in C, JavaScript and Perl next to this file

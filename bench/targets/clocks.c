@@ -1,8 +1,9 @@
-/* Threads that work or nap, and write down their own clocks, until the process is killed.
+/* Threads that work or nap, and record their own processor time and waits, until the process is killed.
  *
  * gcc -O2 -g -pthread -o clocks clocks.c
- * clocks FILE: FILE becomes rows of four 64-bit numbers (kind, tid, a, b). Kind 1: at real time a the thread had used
- * b ns of processor time. Kind 2: the thread waited from real time a to b. Rows of kind 0 are not written yet.
+ * clocks FILE: FILE becomes rows of four 64-bit numbers (kind, tid, a, b). Times since the epoch are in ns. Kind 1: at
+ * time a the thread had used b ns of processor time. Kind 2: the thread waited from time a to time b. Rows of kind 0 are
+ * not complete yet.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-"""A Python thread that works and one that naps, which write down their own clocks, until the process is killed.
+"""A Python thread that works and one that naps, which record their own processor time and waits until the process is
+killed.
 
 `python3 clocks.py FILE` writes the rows that clocks.c describes.
 """

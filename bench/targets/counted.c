@@ -1,7 +1,8 @@
 /* Threads that run, or sleep, until the process is killed.
  *
  * gcc -O2 -g -fomit-frame-pointer -pthread -o counted counted.c
- * counted FILE INDEX BUSY SLEEPERS: work that was done is the 64-bit number INDEX of FILE (BUSY: 0 or 1).
+ * counted FILE INDEX BUSY SLEEPERS: run one busy thread if BUSY is 1, and SLEEPERS sleeping threads. The 64-bit number
+ * at INDEX in FILE counts the work that was done.
  */
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 """`python3 counted.py FILE INDEX`: run Python code and extension modules, until the process is killed.
 
-The 64-bit number INDEX of FILE counts the rounds.
+The 64-bit number at INDEX in FILE counts the rounds that the program has done.
 """
 
 import hashlib

@@ -1,4 +1,5 @@
-/* Most of the time in a signal handler on its own stack, which interrupts a ladder of 12 frames again and again.
+/* A program that spends most of its time in a signal handler on an alternate stack. The handler interrupts code that is
+ * 12 frames deep, many times a second.
  *
  * gcc -O2 -fomit-frame-pointer -pthread -o handlers handlers.c
  * handlers SECONDS  ->  {"work": rounds done}

@@ -1,8 +1,8 @@
-/* A thread (or several) spinning at the bottom of a ladder of 30 frames, watching the clock from inside.
+/* One or several threads whose innermost function, 30 frames deep, spins and reads the clock.
  *
  * gcc -O2 -fomit-frame-pointer -pthread -o ladder ladder.c
- * ladder SECONDS [THREADS [SLEEPERS]]  ->  one line of JSON: work units done, gaps over 5 us seen by the first thread.
- * Every gap between two looks at the clock that is longer than 5 us was time in which the thread did not run.
+ * ladder SECONDS [THREADS [SLEEPERS]]  ->  one line of JSON: work units done, and gaps of the first thread.
+ * A gap is a time of more than 5 us between two readings of the clock, in which the thread did not run.
  */
 #include <pthread.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* Threads that nap and wait for each other, and write down when: prints a line "TID BEGIN END" (CLOCK_MONOTONIC, ns) for each wait. */
+/* Threads that nap and wait for each other. For each wait, a line "TID BEGIN END" is printed (CLOCK_MONOTONIC, in ns). */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>

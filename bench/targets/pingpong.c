@@ -1,4 +1,5 @@
-/* Two threads on one processor that pass a byte to and fro: prints how many round trips a second each part of a second had. */
+/* Two threads on one processor that pass a byte to and fro. For each part of a second, the number of round trips per
+ * second is printed. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>

@@ -1,4 +1,4 @@
-/* A program of functions of known shares, for comparisons of recordings. `slowed` is a fifth of the work; -DSLOWED=110
+/* A program whose functions have known shares of its time, for comparisons of recordings. `slowed` is a fifth of the work; -DSLOWED=110
  * makes it a tenth slower. Each round of all functions is one unit of work; their number stands in the file that is named
  * first, as a 64-bit integer. Ends after the seconds that are named second. */
 #include <fcntl.h>

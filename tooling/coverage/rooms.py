@@ -1,4 +1,4 @@
-"""Lines of the package that ran, room by room, from coverage's data (`make coverage`)."""
+"""Prints the share of the package's lines that ran, folder by folder, from coverage's data (`make coverage`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Coverage of what tests start (`make coverage`): each process of pyprof, and none of the programs that it looks at.
+"""Starts coverage in the processes that tests start (`make coverage`): in those of pyprof, but in none of the programs
+that pyprof profiles.
 
-Python imports a module of this name when it starts, any version of it, if its folder is on PYTHONPATH.
+Any version of Python imports a module of this name when it starts, if the module's folder is on PYTHONPATH.
 """
 
 import os

@@ -1,7 +1,9 @@
-"""The manual (`make docs`): the pages of docs/, and files of the project that are read by themselves, too.
+"""The Sphinx configuration of the manual (`make docs`): the pages of docs/, and files of the project that are also read
+outside of it.
 
-Sphinx reads copies of them, which the Makefile puts into one folder. docs/index.md gives the order: each item of its
-list is a part of the manual, and the links in it are the part's pages. docs/decisions/index.md lists its pages, too.
+Sphinx reads copies of these files, which the Makefile puts into one folder. docs/index.md gives the order: each item of
+its list is a part of the manual, and the links in the item are the part's pages. docs/decisions/index.md also lists its
+pages.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ nitpicky = True
 highlight_language = "none"
 
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "bench/README.md": "bench.md"}
-"""Files that stand outside of docs/ -> their pages (as the Makefile copies them)."""
+"""Files outside of docs/ that are pages of the manual, with the names of the pages as the Makefile copies them."""
 
 SOURCES = {page: source for source, page in PAGES.items()}
 
@@ -37,7 +39,9 @@ def setup(app: Sphinx) -> None:
 
 
 def read(app: Sphinx, page: str, source: list[str]) -> None:
-    """Turn links between files of a checkout into links between pages, and give both indices a table of contents."""
+    """Convert the links between files in the source of a page to links between pages. The two index pages also get a
+    table of contents.
+    """
     text = _LINK.sub(lambda link: f"]({page_of(link[1], f'{page}.md')}{link[2] or ''})", source[0])
     if page == root_doc:
         text += "".join(toctree(name, part) for name, part in _PART.findall(text))
@@ -47,7 +51,9 @@ def read(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def page_of(link: str, page: str) -> str:
-    """Return where a link to a file leads in the manual, as seen from a page."""
+    """Return the target of a link to a file as a link between pages of the manual, relative to the page that contains
+    it.
+    """
     source = SOURCES.get(page, f"docs/{page}")
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
     return posixpath.relpath(PAGES.get(path, path.removeprefix("docs/")), posixpath.dirname(page) or ".")

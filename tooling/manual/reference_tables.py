@@ -33,13 +33,13 @@ from pyprof.options import FRAME_SOURCES
 from pyprof.recording.schema import parse_tables
 
 PLACE = re.compile(r"^<!-- table: (\w+) -->\n.*$", re.MULTILINE)
-"""The lines of a page that a table replaces, and the name of the table. The second line is for readers of the
-repository: it says which command prints the table.
+"""Pattern of the lines of a page that a table replaces; its group is the name of the table. The second line is for
+readers of the repository: it says which command prints the table.
 """
 
 
 def rows(columns: Iterable[str], cells: Iterable[Iterable[str]]) -> Iterator[str]:
-    """Yield the lines of a Markdown table."""
+    """Yield the lines of a Markdown table, from the column headings and the cells of its rows."""
     columns = tuple(columns)
     yield f"| {' | '.join(columns)} |"
     yield f"|{'---|' * len(columns)}"
@@ -57,7 +57,7 @@ def code(reasons: Iterable[Reason]) -> Iterator[tuple[str, Reason]]:
 
 
 def recording_tables() -> Iterator[str]:
-    """Yield a heading, a sentence and the columns of each table of a recording file."""
+    """Yield Markdown that documents the tables of a recording file: for each a heading, a sentence and its columns."""
     for table in parse_tables().values():
         yield from (f"### {table.name}", "", table.meaning, "")
         cells = ((f"`{each.name}`", each.type.removesuffix(" NOT NULL"), each.meaning) for each in table.columns)
@@ -102,11 +102,11 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "top_keys": lambda: rows(("key", "effect"), ((key.label, key.does) for key in KEYS)),
     "recording_tables": recording_tables,
 }
-"""The function that yields the lines of each table, by the name that pages use."""
+"""The functions that yield the lines of each reference table, by the name that pages use for it."""
 
 
 def with_tables(page: str) -> str:
-    """Return the text of a page with its tables in place."""
+    """Return the text of a page of the manual with the reference tables inserted."""
     return PLACE.sub(lambda place: "\n".join(TABLES[place[1]]()), page)
 
 

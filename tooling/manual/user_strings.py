@@ -2,7 +2,8 @@
 
 Each line has a kind, a place and a text, in which `{}` stands for a value. The kinds are help (of the command line),
 reason (the tables of reasons), error (exceptions and their hints), output (lines that commands print or log), and page
-(labels of both pages). The list is for readers, so it may contain too much: a word in a page's script may be a key.
+(labels of both pages). The list is for human review, so it may contain too much: a word in a page's script may be a key
+instead of a label.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDERS = ("profiler", "unwind", "collectors", "interpreters", "exporters", "start")
 HELP_NAMES = re.compile(r"DESCRIPTION|EPILOG|\w*HELP")
-"""Names of constants that hold texts of the command line's help."""
+"""Pattern of the names of constants whose texts are part of the command line's help."""
 REASONS = {"Reason", "MetricKind", "Setting"}
 ERRORS = re.compile(r"\w*(Error|Refused|NotAllowed|NotFound|Unsupported|NotSent)|Finding|Problem|Conflict")
-"""Names of classes whose arguments are messages."""
+"""Pattern of the names of classes whose arguments are messages for users."""
 OUTPUT = {"line", "complain", "failure", "refuse", "note", "_log", "log", "_say", "say", "print"}
 """Names of functions that print or log their arguments."""
 SCRIPT_TEXT = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`')
 HTML_TEXT = re.compile(r">([^<>{}]+)<|(?:title|aria-label|placeholder)=\"([^\"]+)\"")
 
 Found = tuple[str, str, str]
-"""Kind, place and text of one string that users see."""
+"""One text that users see: its kind, place and words."""
 
 
 def spell(node: ast.AST) -> Iterator[str]:
-    """Yield the string literals of an expression, with {} for each value in an f-string."""
+    """Yield the string literals in an expression of Python code. Each value in an f-string becomes {}."""
     if isinstance(node, ast.Constant):
         if isinstance(node.value, str):
             yield node.value
@@ -42,7 +43,9 @@ def spell(node: ast.AST) -> Iterator[str]:
 
 
 def kind_of_call(call: ast.Call) -> str:
-    """Return the kind of the texts in a call's positional arguments, "" if they are not for users."""
+    """Return the kind (help, reason, error, output) of the texts in a call's positional arguments, "" if they are not
+    for users.
+    """
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if name in REASONS:
         return "reason"
@@ -79,7 +82,7 @@ def page_texts(path: Path) -> Iterator[Found]:
 
 
 def texts() -> Iterator[Found]:
-    """Yield all texts for users that contain at least two words."""
+    """Yield all texts for users in the project that contain at least two words."""
     found: list[Found] = []
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):

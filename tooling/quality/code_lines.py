@@ -1,7 +1,7 @@
-"""Lines of code of the product and of its tests, by folder: python tooling/quality/code_lines.py.
+"""Count the lines of code of the product and of its tests, by folder: python tooling/quality/code_lines.py.
 
 A line of code is a line that remains without comments, docstrings and blank lines. Python, C, C++ and assembler count.
-The last line is the ratio of both, which is to be at most 0.6.
+The last line of the output has the ratio of tests to product, which is to be at most 0.6.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _COMMENT_OR_STRING = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\
 
 
 def count_python(source: str) -> int:
-    """Return the number of lines with code. A string that is a statement is a docstring, below a constant, too."""
+    """Return the number of lines of code in a Python file. A string that is a statement counts as a docstring, also
+    below a constant.
+    """
     documented: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -36,7 +38,7 @@ def count_python(source: str) -> int:
 
 
 def count_native(source: str) -> int:
-    """Return the number of lines with code of a C, C++ or assembler file."""
+    """Return the number of lines of code in a C, C++ or assembler file."""
     code = _COMMENT_OR_STRING.sub(lambda found: found[0] if found[0][0] in "\"'" else " ", source)
     return sum(1 for line in code.splitlines() if line.strip())
 

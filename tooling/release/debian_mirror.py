@@ -1,4 +1,4 @@
-"""The Debian mirror of this machine."""
+"""Finds the Debian mirror that this machine uses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 
 
 def find_mirror() -> str:
-    """Return the address of the main archive in apt's configuration of this machine, without a final slash.
+    """Return the URL of the main archive in this machine's apt configuration, without a final slash.
 
     Raises:
         SystemExit: The configuration has no Debian archive.

@@ -24,16 +24,16 @@ from packageurl import PackageURL
 
 HERE = Path(__file__).parent / "debian"
 SUITES = {"bookworm": "3.11", "trixie": "3.13"}
-"""The minor version of CPython in each suite."""
+"""Debian suites for which packages are built, with the minor version of CPython in each."""
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""Debian's name of each machine."""
+"""Debian's names of the supported machines, by the names that `uname -m` prints."""
 HOME = "usr/lib/pyprof"
 CONFIG = "/etc/pyprof/agent.toml"
 PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014", "manylinux_2_12")
 
 
 def install_packages(packages: Sequence[str], version: str, machine: str, site: Path) -> None:
-    """Install packages and what they need for another CPython, from wheels only."""
+    """Install packages and their dependencies for another version of CPython, from wheels only."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(site)]
     command += ["--only-binary=:all:", "--implementation", "cp", "--python-version", version]
     for abi in (f"cp{version.replace('.', '')}", "abi3", "none"):
@@ -45,7 +45,9 @@ def install_packages(packages: Sequence[str], version: str, machine: str, site: 
 
 
 def make_environment(root: Path, version: str) -> None:
-    """Make the installed packages a virtual environment of the suite's Python."""
+    """Make the folder with the installed packages a virtual environment that uses the suite's Python, with the command
+    pyprof.
+    """
     home = root / HOME
     (home / "bin").mkdir()
     (home / "bin" / "python3").symlink_to(f"/usr/bin/python{version}")
@@ -57,7 +59,7 @@ def make_environment(root: Path, version: str) -> None:
 
 
 def write_unit(root: Path, site: Path) -> None:
-    """Write the agent's systemd unit, which starts the command of the package."""
+    """Write the agent's systemd unit, which starts the command that the package installs."""
     command = ["/usr/bin/pyprof", "agent", "--config", CONFIG, "--log", "json"]
     text = f"from pyprof.fleet.systemd import agent_unit; print(agent_unit({command}, [], True, 'pyprof'), end='')"
     env = {**os.environ, "PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -68,7 +70,7 @@ def write_unit(root: Path, site: Path) -> None:
 
 
 def bill_of_materials(site: Path, others: Sequence[PackageURL] = ()) -> str:
-    """Return the bundled distributions and other packages as CycloneDX JSON."""
+    """Return a software bill of materials as CycloneDX JSON: the bundled Python distributions and other packages."""
     bom = Bom()
     bundled = sorted(distributions(path=[str(site)]), key=lambda found: found.name.lower())
     named = [(each.name, PackageURL("pypi", name=each.name.lower(), version=each.version)) for each in bundled]
@@ -84,7 +86,7 @@ def version_of(site: Path) -> str:
 
 
 def build(wheel: Path, suite: str, machine: str, out: Path, compression: str = "xz") -> Path:
-    """Build the package of a suite and return its path. Its bill of materials is written next to it.
+    """Build the Debian package for a suite and return its path. The bill of materials is written next to the package.
 
     Args:
         wheel: Wheel of pyprof for the machine.

@@ -1,12 +1,12 @@
-"""Build one file for x86-64 that has all of pyprof and Python, for each Linux with glibc 2.28 or later.
+"""Build one executable file for x86-64 that contains pyprof and Python, for each Linux with glibc 2.28 or later.
 
 The interpreter is linked from the static libraries of Debian's CPython and of the libraries that it needs, and from
-extension modules in Debian's source package of CPython. apt checks their signatures. The linker knows the functions of
-glibc 2.28 only. launch.c unpacks interpreter, standard library and packages, and starts pyprof.
+extension modules in Debian's source package of CPython. apt checks the signatures of the packages. The linker sees only
+the functions of glibc 2.28. launch.c unpacks interpreter, standard library and packages, and starts pyprof.
 
     python tooling/release/one_file.py WHEEL OUT
 
-It needs the extra `native` (the compiler) and apt-get.
+The script needs the extra `native` (the compiler) and apt-get.
 """
 
 from __future__ import annotations
@@ -34,29 +34,31 @@ from tooling.release.debian_package import bill_of_materials, install_packages
 HERE = Path(__file__).parent / "one_file_c"
 SUITE, PYTHON = "trixie", "3.13"
 GLIBC = [2, 28]
-"""The oldest glibc for which NumPy has wheels."""
+"""The glibc version that the file requires: the oldest for which NumPy has wheels."""
 TRIPLE = "x86_64-linux-gnu"
 HEADERS, LIBRARIES = "debian/usr/include", f"debian/usr/lib/{TRIPLE}"
 ARCHIVES = ("ssl", "crypto", "sqlite3", "ffi", "lzma", "expat", "zstd", "z")
-"""Static libraries that the interpreter is linked with, in the linker's order."""
+"""Names of the static libraries with which the interpreter is linked, in the linker's order."""
 DEVELOPMENT = [
     f"libpython{PYTHON}-dev",
     *("libssl-dev", "libsqlite3-dev", "libffi-dev", "liblzma-dev", "libexpat1-dev", "libzstd-dev", "zlib1g-dev"),
 ]
-"""Debian's packages with the static libraries and the headers."""
+"""Debian's packages that contain the static libraries and the headers."""
 OLD_SUITE = "bullseye"
-"""Suite with a compiler whose shared libraries need no later glibc."""
+"""Debian suite whose compiler libraries (libstdc++, libgcc) run on the required glibc."""
 SHARED = {"libstdc++6": "libstdc++.so.6", "libgcc-s1": "libgcc_s.so.1", "zlib1g": "libz.so.1"}
-"""Packages of that suite -> library. Wheels of packages may need them, and a small system lacks them."""
+"""Packages of OLD_SUITE, with the shared library that is taken from each. Wheels may need these libraries, and a
+minimal system lacks them.
+"""
 LICENCES = ("libffi8", f"gcc-10-base/{OLD_SUITE}")
-"""Packages that hold the licences of others."""
+"""Debian's packages that contain licences of other packages."""
 MODULES = (
     *("_asynciomodule.c", "_contextvarsmodule.c", "_hashopenssl.c", "_lzmamodule.c", "_queuemodule.c", "_ssl.c"),
     *(f"_ctypes/{name}.c" for name in ("_ctypes", "callbacks", "callproc", "stgdict", "cfield")),
     *("_multiprocessing/multiprocessing.c", "_multiprocessing/semaphore.c", "_sqlite/*.c", "_hacl/Hacl_Hash_SHA2.c"),
     *("mmapmodule.c", "resource.c", "termios.c"),
 )
-"""Sources of the extension modules that Debian's static library lacks."""
+"""Source files of the extension modules that Debian's static Python library lacks."""
 FLAGS = (
     *("-O2", "-g0", "-w", "-DNDEBUG", "-fwrapv", "-fno-strict-aliasing", "-fno-sanitize=all"),
     *("-DPy_BUILD_CORE", "-DPy_BUILD_CORE_BUILTIN", '-DMODULE_NAME="sqlite3"'),
@@ -64,9 +66,11 @@ FLAGS = (
     *("-Isource/Modules", "-Isource/Modules/_hacl/include"),
 )
 UNUSED = ("test", "idlelib", "tkinter", "turtledemo", "ensurepip", "pydoc_data", "venv", "_pyrepl", "curses")
-"""Parts of the standard library that pyprof never imports."""
+"""Parts of the standard library that pyprof never imports, and that the file leaves out."""
 AUTHORITIES = ("/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
-"""Certificates in Fedora and SUSE. OpenSSL of Debian looks in Debian's folder only."""
+"""Files with certificates of authorities in Fedora and SUSE. Debian's OpenSSL looks for certificates in Debian's folder
+only.
+"""
 EDITS = {
     "subprocess.py": ("hasattr(os, 'POSIX_SPAWN_CLOSEFROM')", "False"),  # glibc 2.34
     "ssl.py": (
@@ -76,9 +80,11 @@ EDITS = {
         "            self.load_verify_locations(file)\n",
     ),
 }
-"""Files of the standard library -> what is replaced, and by what."""
+"""Changes to files of the standard library: the text that is replaced in each file, and the new text."""
 EXTRAS = ("zstandard",)
-"""Packages beyond those that pyprof requires: sections of ELF files may be compressed with zstd."""
+"""Packages beyond those that pyprof requires. zstandard is needed for sections of ELF files that are compressed with
+zstd.
+"""
 MAIN = "from pyprof_start import main\n\nmain()\n"
 COMPRESS = """
 import sys, zstandard
@@ -86,11 +92,13 @@ with open(sys.argv[1], "rb") as plain, open(sys.argv[2], "wb") as packed:
     zstandard.ZstdCompressor(int(sys.argv[3])).copy_stream(plain, packed)
 """
 LEVEL = 19
-"""Level of zstd."""
+"""Compression level of zstd for the contents of the file."""
 
 
 def fetch(folder: Path) -> dict[str, str]:
-    """Download Debian's packages, unpack them into the folders `debian` and `source`, and return their versions."""
+    """Download Debian's packages and unpack them into the folders `debian` and `source`. Return the versions of the
+    packages.
+    """
     apt = folder / "apt"
     for name in ("lists/partial", "cache/archives/partial"):
         (apt / name).mkdir(parents=True)
@@ -129,7 +137,7 @@ def compiler() -> list[str]:
 
 
 def link_interpreter(folder: Path) -> None:
-    """Compile the extension modules and link the interpreter, as the file `python`."""
+    """Compile the extension modules and link the interpreter into the file `python`."""
     config = folder / HEADERS / TRIPLE / f"python{PYTHON}/pyconfig.h"
     config.write_text(config.read_text().replace("#define HAVE_BLUETOOTH_BLUETOOTH_H 1", ""))  # needs its headers
     modules = folder / "source/Modules"
@@ -144,7 +152,9 @@ def link_interpreter(folder: Path) -> None:
 
 
 def with_inherited_path(program: bytes) -> bytes:
-    """Return an ELF file whose DT_RUNPATH is a DT_RPATH, which holds for the libraries of extension modules, too."""
+    """Return an ELF file with DT_RUNPATH replaced by DT_RPATH, which also applies to the libraries of extension
+    modules.
+    """
     changed = bytearray(program)
     dynamic = ELFFile(io.BytesIO(program)).get_section_by_name(".dynamic")
     assert isinstance(dynamic, DynamicSection)
@@ -155,10 +165,10 @@ def with_inherited_path(program: bytes) -> bytes:
 
 
 def check_glibc(tree: Path) -> None:
-    """Refuse a tree in which a file needs a symbol of a later glibc.
+    """Check that no ELF file in a folder tree needs a symbol of a glibc later than GLIBC.
 
     Raises:
-        ValueError: There is such a file.
+        ValueError: A file needs such a symbol.
     """
     for path in (path for path in tree.rglob("*") if path.is_file()):
         with path.open("rb") as file:
@@ -173,7 +183,9 @@ def check_glibc(tree: Path) -> None:
 
 
 def make_tree(folder: Path, wheel: Path) -> Path:
-    """Lay out what the file carries: interpreter, main program, standard library, packages and their licences."""
+    """Make the folder tree that the one file carries: interpreter, main program, standard library, packages and their
+    licences.
+    """
     tree = folder / "tree"
     library = tree / f"lib/python{PYTHON}"
     shutil.copytree(folder / "source/Lib", library, ignore=shutil.ignore_patterns(*UNUSED))
@@ -201,7 +213,7 @@ def make_tree(folder: Path, wheel: Path) -> Path:
 
 
 def pack(tree: Path, archive: Path, level: int) -> None:
-    """Pack a tree, with the packages in it. The same files give the same bytes."""
+    """Pack a folder tree into an archive. The same files give the same bytes."""
 
     def files() -> Iterator[tuple[Path, tarfile.TarInfo]]:
         for path in sorted(tree.rglob("*")):
@@ -220,7 +232,7 @@ def pack(tree: Path, archive: Path, level: int) -> None:
 
 
 def build(wheel: Path, out: Path, level: int = LEVEL) -> Path:
-    """Build the file and return its path. Its bill of materials is written next to it."""
+    """Build the one executable file and return its path. Its bill of materials is written next to it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         versions = fetch(folder)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The start of the one file: unpacks what it carries into a folder of its user, once, and executes that.
+/* The start of the one-file executable. It unpacks its payload into a folder of its user, once, and executes the
+ * interpreter there.
  *
- * The folder's name is the hash of its content. It gets that name when it is complete. Nobody but its user can write
- * to it: root's is in /var/cache, and a folder that another user owns or may write to is not used.
+ * The folder's name is the hash of its content. It gets that name when it is complete. Only its user can write to it:
+ * root's folder is in /var/cache, and a folder that another user owns or may write to is not used.
  */
 #define _GNU_SOURCE
 #include <errno.h>
