@@ -223,7 +223,7 @@ class UnwindOptions:
 
 
 SIMPLE_MODES = ("cpu", "wall", "offcpu")
-"""Modes of recording that every collector supports."""
+"""Modes of recording ("cpu" and so on) that every collector supports."""
 MODES = (*SIMPLE_MODES, "lock")
 NATIVE_VIEWS = {
     "all": "every native frame",

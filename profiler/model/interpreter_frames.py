@@ -43,7 +43,7 @@ class FunctionPlace(NamedTuple):
 
     Attributes:
         function: Number of its function in the recording.
-        instruction: Position as the function's line table counts, -1 if the function has not begun.
+        instruction: Position in the function's code, in the units of its line table; -1 if the function has not begun.
     """
 
     function: int
@@ -75,7 +75,8 @@ class Chain:
         state: Facts about the sample.
         problem: Why frames may be missing, "" if the chain is complete.
         evaluators: Start addresses of the evaluator's parts that symbols name.
-        marked: True if this version of the interpreter writes markers to the C stack.
+        marked: True if this version of the interpreter keeps a marker (an address on the C stack) for each evaluator
+            call.
         marks: All markers, innermost first, if it is unknown to which run each belongs.
         others: True if the C stack may hold evaluator calls outside the chain (those of other greenlets).
         lacking: Approximate number of outermost frames that are missing because of the limit on copied frames.
@@ -100,7 +101,9 @@ class Chain:
 
     @property
     def innermost(self) -> FunctionPlace:
-        """The innermost interpreter frame of this non-empty chain. It is used only for chains with a `trunk`."""
+        """The innermost interpreter frame of this non-empty chain. It is used only for chains with a `trunk`, which
+        differ from each other in this frame alone.
+        """
         return self.runs[0].frames[0]
 
     def at(self, instruction: int, number: int) -> Chain:

@@ -334,7 +334,9 @@ class FrameRows:
     copies: Mapping[int, CopiedStack] = field(default_factory=dict)
 
     def take_threads(self, lanes: npt.NDArray[np.int64]) -> FrameRows:
-        """Return the interpreter frame rows of the threads with these indices, with all texts."""
+        """Return the rows of the threads with these indices. The copies of code objects and texts are not divided by
+        thread, and all stay.
+        """
         start, at = _part(self.start, lanes)
         stand_start, stand_at = _part(self.stand_start, lanes)
         return FrameRows(
@@ -384,8 +386,8 @@ class KernelReader(Protocol):
             parent: Reader of the process that forked this one, if both run the same program.
 
         Returns:
-            "" if chains contain all frames; None if an interpreter has not finished its start-up; else what only stops
-            can find.
+            "" if chains contain all frames; None if an interpreter has not finished its start-up; else the cause for
+            which some frames can be read only while the thread is stopped.
         """
         ...
 
@@ -408,7 +410,7 @@ class KernelReader(Protocol):
         ...
 
     def finish_batch(self) -> None:
-        """Note that all rows which the BPF program has copied up to now were decoded, so that cached texts can be
-        dropped.
+        """Note that all rows which the BPF program has copied up to now were decoded, so that cached copies of code
+        objects and texts can be dropped.
         """
         ...

@@ -2,9 +2,9 @@
 
 The name of a reason is a counter (Diagnostics.count), the label of a stack's end, or the reason of an error
 (PyprofError.reason). Names are stable, because they appear in recordings, JSON and metrics; the texts may change. A
-counter may have a detail, such as a section of a file or a cause: `name:detail`. It stands for `*` in texts. Counters,
-the summary, the terminal, the page and docs/formats.md get their text from here, through loss_reason_texts.py.
-loss_reason_texts.py has the reasons whose text has arguments.
+counter may have a detail, such as a section of a file or a cause: `name:detail`. The detail replaces `*` in texts.
+Counters, the summary, the terminal, the page and docs/formats.md get their text from this table, through
+loss_reason_texts.py. loss_reason_texts.py has the reasons whose text has arguments.
 """
 
 from __future__ import annotations

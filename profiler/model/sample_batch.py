@@ -1,8 +1,8 @@
 """Batches of samples in columns. Every collector produces them, and the unwinder consumes them.
 
 A thread of a Go program leaves its goroutine's stack for calls of C, for parts of the runtime and for signal handlers.
-Go keeps what leads back in the struct g of the goroutine (runtime/runtime2.go). A sample then has pieces with that
-struct and with the goroutine's stack.
+The registers with which the goroutine's stack continues stand in the struct g of the goroutine (runtime/runtime2.go). A
+sample then has pieces with that struct and with the goroutine's stack.
 """
 
 from __future__ import annotations

@@ -374,9 +374,9 @@ class StackTable:
         return [numbers[place] for place in reversed(places)]
 
     def _number_of(self, key: _PlainKey) -> int:
-        """Return the number of a frame by its key, which becomes a FrameKey only for new frames.
+        """Return the number of a frame by its key as a plain tuple. Only for a new frame, a FrameKey is made.
 
-        To make one for each known frame would take as long as all other work.
+        A FrameKey for each known frame would take as much time as all other work.
         """
         frame = self._frame_ids.get(key)
         return frame if frame is not None else self._number(FrameKey(*key))

@@ -23,9 +23,8 @@ def lacks(language: str) -> str:
 
 
 MUCH = 0.05
-"""Minimum share of the primary value for a warning about what a profile lacks.
-
-A smaller share is reported with the quality.
+"""Minimum share of the primary value from which on a summary warns about what a profile lacks. Smaller shares appear
+only in its section about the quality of stacks.
 """
 
 ENOUGH_SAMPLES = 100
@@ -104,8 +103,8 @@ class FunctionsMissing:
     Attributes:
         language: Name of the language.
         pids: The processes.
-        value: Primary value of those stacks. Stacks from before the first functions of their process were read do not
-            count, because no option shows more of the start.
+        value: Primary value of the stacks that lack such functions. Stacks from before the first functions of their
+            process were read do not count, because no option shows more of the start.
         hint: The option that shows the functions, "" if there is none.
         kernel: True if kernel frames were requested, which stops cannot see.
     """
@@ -246,7 +245,9 @@ class Summary:
 
     @property
     def not_shown(self) -> dict[str, int]:
-        """The primary value of complete native stacks by the language whose functions no option shows."""
+        """The primary value of complete stacks that lack the functions of a language, by language. It has only
+        languages for which no option shows functions.
+        """
         labels = {language.name: lacks(language.name) for language in self.languages if not language.hint}
         return {name: value for name, label in labels.items() if (value := self.shown.ends.get(label, 0))}
 

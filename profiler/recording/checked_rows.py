@@ -150,7 +150,7 @@ def list_codes() -> Iterator[CellRow]:
 
 
 class Codes:
-    """The meaning of the numbers that stand for names (such as kinds of frames) in one recording file.
+    """The meaning of the numbers that stand for names, such as kinds of frames, in one recording file (table `codes`).
 
     Names that a newer pyprof added are unknown, and rows that use them are refused.
     """
@@ -168,7 +168,12 @@ class Codes:
                 self._known[code][number] = members[name]
 
     def code_map(self, code: str) -> Mapping[int, int]:
-        """Return a map from the numbers of the recording file to the numbers of this version."""
+        """Return a dict that translates one kind of numbers, such as kinds of frames, from those of the recording file
+        to those of this version.
+
+        Args:
+            code: Name of the kind in the table `codes`.
+        """
         return self._known[code]
 
     def convert_states(self, state: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:

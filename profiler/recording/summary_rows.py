@@ -29,7 +29,7 @@ _PARTS: dict[str, Any] = {"stops": Stops(), "children": Children(), "names": Nam
 """Fields of a Summary that are separate records, with their default values."""
 
 _VALUES = frozenset({"shown.total"})
-"""Fields of a Summary that are sums of sample values. All other numbers count things, seconds, microseconds or
+"""Fields of a Summary that are sums of sample values. All other numbers are counts, seconds, microseconds or
 kilobytes.
 """
 _MAX_NUMBER = 1 << 40

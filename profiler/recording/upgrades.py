@@ -166,7 +166,7 @@ _COUNTERS = {
     "push: refused, it cannot be read": "push_refused_unreadable",
     "push: refused, others are taken, it is not": "push_refused_never_taken",
 }
-"""Keys of counters by the sentences of older versions."""
+"""Keys of counters, by the sentences that older versions have in place of the keys."""
 
 _COUNTERS_WITH_DETAIL = {
     ("process ", " has too many mappings to read all: its stacks may be cut"): "too_many_mappings",
@@ -223,7 +223,7 @@ _NOTES = {
     ),
     "A part of what was kept could not be read.": "kept_unreadable",
 }
-"""Sentences of notes without arguments -> identifiers of the notes. Commands look for some of them."""
+"""Identifiers of notes without arguments, by the sentences that older versions have in place of the identifiers."""
 # fmt: on
 
 

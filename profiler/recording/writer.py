@@ -235,7 +235,7 @@ def _mark(number: int, frame: Frame) -> CellRow:
 
 
 _WAL = b"\2\2"
-"""Values of bytes 18 and 19 of an SQLite database with a write-ahead log."""
+"""Bytes 18 and 19 of the header of an SQLite database that has a write-ahead log."""
 
 
 class FileJournal:

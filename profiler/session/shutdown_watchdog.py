@@ -65,7 +65,8 @@ class GrantedTime:
         """Start the clock that limits the time for the end of a recording.
 
         Args:
-            waits: Returns the time of each thread that does not count, since it began, in seconds by tid.
+            waits: Returns by tid for how many seconds of its life each thread has waited or made progress, which do not
+                count.
         """
         self._waits = waits
         self._before = waits()

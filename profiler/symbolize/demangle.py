@@ -47,7 +47,7 @@ for line in sys.stdin:
 
 
 GENERATED = ("__pyx_", "JS:", "LazyCompile:", "Function:", "Script:", "Eval:", "Module:")
-"""Prefixes of the names of generated functions that decode_generated_name() changes."""
+"""Prefixes of the names of functions that Cython or V8 generated, which decode_generated_name() changes."""
 MAX_GENERATED_LENGTH = 4096
 _V8 = re.compile(r"(?:JS|LazyCompile|Function|Script|Eval|Module):[~*^+']?(?=[^:])")
 """Pattern of V8's prefix of function names: the kind of code, and the tier of its compiler: ~ is interpreted, ^
@@ -197,7 +197,9 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def decode_generated_name(name: str) -> str:
-    """Return the name of a generated function as its user writes it, and any other name unchanged."""
+    """Return the name that a function which Cython or V8 generated has in its source code. Any other name is returned
+    unchanged.
+    """
     if len(name) > MAX_GENERATED_LENGTH:
         return name
     if script := _V8.match(name):

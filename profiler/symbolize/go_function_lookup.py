@@ -51,7 +51,7 @@ class GoNames:
 def without_type_arguments(name: str) -> str:
     """Return a Go function's name with its type arguments replaced by "...", as Go prints it.
 
-    Before Go 1.21 the table itself has that form.
+    Before Go 1.21 the function table itself has names in that form.
     """
     head, bracket, rest = name.partition("[")
     _, closing, tail = rest.rpartition("]")

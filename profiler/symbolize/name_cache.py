@@ -79,7 +79,9 @@ class SettledFrameCache:
 
 
 class FrameModules:
-    """The modules of a profile's frames in the order of their first use, with the labels for code without a name."""
+    """The modules of a profile's frames in the order of their first use. It also has the text that names each module in
+    the names of code without a symbol.
+    """
 
     def __init__(self, labels: Labels) -> None:
         self.labels = labels
@@ -410,7 +412,7 @@ class NameCache:
             self._dropped += 1
 
     def drop_idle_lines(self) -> None:
-        """Drop debug information for lines that is no longer used, see FileNames.drop_idle_lines.
+        """Drop the debug information for lines of each file that had no new lookup in the last IDLE_CALLS calls.
 
         Long-lived processes call this from time to time.
         """

@@ -78,7 +78,9 @@ class SourceFiles:
 
 
 def read_source_texts(profile: Profile, files: SourceFiles) -> dict[str, SourceText]:
-    """Return the source files of a profile's lines by the names in the profile, the most expensive first."""
+    """Return the text of the source files that a profile's lines name, by their names in the profile. Files with the
+    most expensive lines come first.
+    """
     last: defaultdict[str, int] = defaultdict(int)
     for cost in line_costs(profile):
         last[cost.place.file] = max(last[cost.place.file], cost.place.line)

@@ -162,7 +162,7 @@ _MADE_IN = ("/memfd:", "/dev/zero", "/anon_hugepage")
 
 
 class Labels:
-    """The labels of modules in the names of code without a symbol."""
+    """Texts that name modules in the names of code without a symbol, such as "libssl.so.3[1f2e3d4c]"."""
 
     def __init__(self, modules: Iterable[tuple[Module, str]]) -> None:
         """Create labels for code without symbols, from (module, build ID) of all modules."""

@@ -34,7 +34,7 @@ InterpreterName = Callable[[FunctionPlace], Line]
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The description of a piece of run-time generated code, which its process has made.
+    """The description of a piece of JIT code that the process itself has supplied.
 
     Attributes:
         module: Its module, such as "[jit] gdb".

@@ -64,7 +64,7 @@ class CompilerFiles(NamedTuple):
         """Return the file by which this compiler process differs from others: its source file, or its output.
 
         Args:
-            of_driver: That file of the compiler driver that started this process, "" if there is none.
+            of_driver: Result of this method for the compiler driver that started this process, "" if there is none.
         """
         return (self.output or of_driver) if self.is_linker else self.source or of_driver or self.output
 

@@ -326,9 +326,9 @@ def costs(profile: Profile, column: int = -1) -> Costs:
 
 
 def lock_costs(profile: Profile) -> list[tuple[str, int]]:
-    """Return the time that was waited for each lock, longest first.
+    """Return for each lock the total time that threads waited for it, longest first.
 
-    It is empty if the recording does not group waits by lock.
+    The result is empty if the recording does not group waits by lock.
     """
     locks = [frame.mark is not None and frame.mark.kind is MarkKind.LOCK for frame in profile.frames]
     if not any(locks):

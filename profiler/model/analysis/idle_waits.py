@@ -1,8 +1,8 @@
 """Waits of idle threads: pools that wait for work, event loops, processes that supervise others.
 
 A wait is idle if all functions between the root of its thread and the system call belong to one known loop that waits
-for work (LOOPS). It is also idle if the waiting function is `main`, which no request runs, or if a thread's own
-function reads from a queue again and again. Every other wait is shown: a truncated stack; a wait for a processor, for
+for work (PYTHON, NATIVE). It is also idle if the waiting function is `main`, which no request runs, or if a thread's
+own function repeatedly reads from a queue. Every other wait is shown: a truncated stack; a wait for a processor, for
 the GIL or in uninterruptible sleep; a function of no known loop.
 
 A request always adds a function that no loop lists, so its waits never count as idle. Do not add functions that call

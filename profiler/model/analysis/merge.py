@@ -27,7 +27,7 @@ class JoinedTables:
     stored once.
 
     Attributes:
-        frames: Number of each frame.
+        frames: Number of each distinct frame.
         tree: The stacks.
         threads: Threads by number.
     """

@@ -51,7 +51,7 @@ class FrameChain:
         next_off: next = [base + next_off] is the base of the caller.
         ra_off: The return address is [base + ra_off], or [next + ra_off] if ra_in_next.
         cfa_off: cfa = base + cfa_off, or next if cfa_off is None.
-        ra_in_next: See ra_off.
+        ra_in_next: True if the return address is [next + ra_off].
         zero_is_root: True if every frame of the ABI has a record, so that next = 0 marks the outermost frame.
         sp_known: True if cfa is the caller's sp. It is unknown if records lie at the bottom of frames (AArch64).
         leaf_off: A leaf function saves only the caller's base, at base + leaf_off, and no return address (RISC-V). None
@@ -198,9 +198,9 @@ class Signals:
     def trampoline_at(self, read: Callable[[int, int], bytes], pc: int, exact: bool) -> SigFrame | None:
         """Return the signal trampoline whose code contains pc, or None.
 
-        A handler returns to the trampoline's first byte. An exact pc may be after any instruction of it that leaves sp
-        unchanged, which is all but a pop at its start. After the last one, the system call, the thread is in the
-        kernel.
+        A handler returns to the trampoline's first byte. An exact pc (one that is no return address) may also be after
+        any instruction of the trampoline that leaves sp unchanged: all but a pop at its start. It is after the last
+        instruction, the system call, while the thread is in the kernel.
 
         Args:
             read: (avma, size) -> code bytes.

@@ -1,8 +1,8 @@
 """The architectures x86_64, x32 and i386, as values of Arch.
 
-x86-64 instructions on a straight path to a return. unwind/heuristics/rules_and_checks_from_code.py uses them.
-
-Source: Intel SDM volume 2. Columns are those of X86_64, in DWARF order.
+The module also analyses the effects of x86-64 code on sp up to a return, for
+unwind/heuristics/rules_and_checks_from_code.py. Columns of registers are those of X86_64, in DWARF order. Source: Intel
+SDM volume 2.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ MAX_STEPS = 32
 
 
 def x86_64_epilogue(code: bytes) -> list[tuple[str, int]] | None:
-    """Return the effects of x86-64 code on sp up to its return (see CallConvention.epilogue)."""
+    """Return the effects of x86-64 code on sp up to its return, None if an instruction does anything else (see
+    CallConvention.epilogue).
+    """
     steps: list[tuple[str, int]] = []
     at = 0
     for _ in range(MAX_STEPS):

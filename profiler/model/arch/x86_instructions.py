@@ -164,7 +164,9 @@ def _signed(code: bytes, at: int, size: int) -> int:
 
 
 def _depth(code: bytes, called: int, wide: bool) -> Depth | None:
-    """Return the distance from sp to the frame pointer at an offset of an x86 function (see FrameCode.depth)."""
+    """Return the distance from sp up to the frame pointer at an offset of an x86 function, None if no frame record is
+    linked before the offset.
+    """
     link = (_LINK_WIDE if wide else _LINK).search(code, 0, called)
     if link is None:
         return None
@@ -177,7 +179,7 @@ def _prologue(code: bytes, at: int, wide: bool) -> tuple[int, int]:
     """Analyse an x86 prologue from the instruction after `push %rbp` on.
 
     Returns:
-        (distance from sp up to the frame pointer after it, its end).
+        (distance in bytes from sp up to the frame pointer after the prologue, offset of the prologue's end).
     """
     word = 8 if wide else 4
     below, probed, room = 0, 0, False
@@ -266,7 +268,7 @@ def _is_long_jcc(text: bytes) -> bool:
 
 
 def _popped(code: bytes, wide: bool) -> int:
-    """Return n if the x86 code begins with add $n,%rsp, else 0 (see FrameCode.popped)."""
+    """Return n if the x86 code after a call begins with add $n,%rsp, which removes arguments from the stack, else 0."""
     if wide:
         if code[:1] != b"\x48":
             return 0
@@ -275,7 +277,7 @@ def _popped(code: bytes, wide: bool) -> int:
 
 
 def _entries(code: bytes, wide: bool) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of offsets at which x86 functions begin that link frame records (see FrameCode.entries)."""
+    """Yield (minimum, maximum) offsets at which x86 functions begin that link frame records."""
     for link in (_LINK_WIDE if wide else _LINK).finditer(code):
         push = code.rfind(_PUSH_FP, max(link.start() - _BETWEEN, 0), link.start())
         if push >= 0:
@@ -283,7 +285,7 @@ def _entries(code: bytes, wide: bool) -> Iterator[tuple[int, int]]:
 
 
 def _jumps(code: bytes, address: int, wide: bool) -> Iterator[int | None]:
-    """Yield the targets of all jumps in an x86 function (see FrameCode.jumps)."""
+    """Yield the targets of all jumps in an x86 function, None for a jump with an unknown target."""
     at = 0
     before = b""
     while at < len(code):
@@ -314,19 +316,23 @@ def _adds(text: bytes) -> bool:
 
 
 def _called_slot(code: bytes, address: int) -> int | None:
-    """Match the x86-64 call *disp32(%rip) (see FrameCode.called_slot)."""
+    """Return the address of the slot that the x86-64 call *disp32(%rip) before an address reads, None for other
+    code.
+    """
     return address + _signed(code, len(code) - 4, 4) if len(code) >= 6 and code[-6:-4] == b"\xff\x15" else None
 
 
 def _jumped_slot(code: bytes, address: int) -> int | None:
-    """Match the x86-64 jmp *disp32(%rip), perhaps after endbr64 and bnd (see FrameCode.jumped_slot)."""
+    """Return the address of the slot that the x86-64 jmp *disp32(%rip) at an address reads, perhaps after endbr64 and
+    bnd. Return None for other code.
+    """
     at = 4 if code[:4] in _ENDBR else 0
     at += code[at : at + 1] == b"\xf2"
     return address + at + 6 + _signed(code, at + 2, 4) if code[at : at + 2] == b"\xff\x25" else None
 
 
 def _jump(code: bytes, address: int) -> int | None:
-    """Match the x86 jmp rel32, perhaps after endbr64 (see FrameCode.jump)."""
+    """Return the target of the x86 jmp rel32 at an address, perhaps after endbr64, None for other code."""
     at = 4 if code[:4] in _ENDBR else 0
     return address + at + 5 + _signed(code, at + 1, 4) if code[at : at + 1] == b"\xe9" else None
 

@@ -60,11 +60,11 @@ class CodeBinder(Protocol):
 
     @property
     def watched(self) -> bool:
-        """True if update_code() notices at once that JIT code was added or removed."""
+        """True if the target registers JIT code in a list that update_code() can read at once."""
         ...
 
     def update_code(self) -> None:
-        """Read which JIT code the target has registered now."""
+        """Read which JIT code the target has registered at the present time."""
         ...
 
 

@@ -283,7 +283,7 @@ def _replaced(walk: Walk, changed: dict[int, _Frames]) -> Walk:
 
 
 def _holds(frames: _Frames, at: int, run: Run, evaluators: Evaluators) -> bool:
-    """Return True if a native frame is the evaluator call that runs a given run of interpreter frames.
+    """Return True if a native frame is the evaluator call that executes a given run of interpreter frames.
 
     The caller has checked that the frame's part of the stack contains the run's marker. JIT code without unwind tables
     does not count: its frame seems to contain the marker, because it was unwound with the evaluator's frame pointer.

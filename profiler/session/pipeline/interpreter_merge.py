@@ -154,8 +154,8 @@ class _Placed:
 
 
 class MatchedStacks:
-    """A fast merger of interpreter frames into native stacks, for samples in which each run of interpreter frames has
-    its evaluator frame. The merged stacks become nodes of one stack tree.
+    """A fast merger of interpreter frames into native stacks. It handles samples in which each run (the interpreter
+    frames of one evaluator call) has a native frame of the evaluator. The merged stacks become nodes of one stack tree.
     """
 
     def __init__(self, stacks: StackTable, settled: Callable[[FunctionPlace], FunctionPlace]) -> None:
@@ -241,8 +241,8 @@ class MatchedStacks:
         return lanes, marks
 
     def _markers(self, chain: Chain) -> tuple[int, ...] | None:
-        """Return the C stack addresses at which the runs of interpreter frames of a sample begin, or None if the
-        sample's chain of frames is incomplete or irregular.
+        """Return the markers of a sample: for each run (the interpreter frames of one evaluator call) an address on the
+        C stack. Return None if the sample's chain of frames is incomplete or irregular.
         """
         name = chain.trunk or chain.number
         if name in self._marks:

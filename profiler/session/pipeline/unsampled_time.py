@@ -183,7 +183,9 @@ class ProcessorTime:
 
 
 def processor_time(window: Window) -> ProcessorTime:
-    """Compute the processor time of a window from the kernel's accounts."""
+    """Compute from the kernel's accounts how much processor time was spent in a window, and how much of it has no
+    samples.
+    """
     before, after = window.before.accounts, window.after.accounts
     found = _found(window)
     whole = {each.pid for each in found if each.is_whole}

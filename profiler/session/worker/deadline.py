@@ -72,7 +72,9 @@ class WorkerOutOfTime(BaseException):
 
 _exchanges: list[None] = []
 _WEAK_REFERENCES = ("weakref", "_weakrefset")
-"""Modules of the standard library that define callbacks of weak references."""
+"""Modules of the standard library that define callbacks of weak references. Python only prints an exception that is
+raised in such a callback, so the deadline's exception must not be raised there.
+"""
 
 
 @contextmanager

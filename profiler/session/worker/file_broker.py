@@ -91,8 +91,8 @@ on them.
 MAX_KEPT_BYTES = 1 << 27
 """Maximum size in bytes of the parts of a window that the file broker keeps for a sink without a journal."""
 WRITTEN = b"written"
-"""The file broker's only message to the sampler: the sink has received what the worker recorded before the worker
-ended.
+"""The file broker's only message to the sampler. It says that the sink has received what the worker recorded before the
+worker ended.
 """
 MAX_PROCESSES = 1 << 14
 """Number of processes that the file broker remembers before it forgets ended ones.

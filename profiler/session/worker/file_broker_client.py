@@ -31,7 +31,7 @@ class FileBrokerGone(OSError):
 
 
 FILES_NOT_OPENED = "file_broker_gone"
-"""Counter for files that could not be opened because the file broker has ended."""
+"""Name of the counter of files that could not be opened because the file broker has ended."""
 
 
 class FileBrokerClient(Opener):
@@ -194,7 +194,7 @@ class FileBrokerClient(Opener):
         return parts
 
     def close(self) -> None:
-        """Close the channel to the file broker, which ends it."""
+        """Close the channel to the file broker. The file broker then ends."""
         self._channel.close()
 
 

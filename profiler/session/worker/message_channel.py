@@ -64,7 +64,7 @@ class Received:
 
 
 class Channel:
-    """One end of a socket pair that transfers messages, which it owns. Not thread-safe."""
+    """One end of a socket pair that transfers messages. The object owns its socket and is not thread-safe."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -173,8 +173,8 @@ class Channel:
 
 
 def _attached(fds: Sequence[int]) -> list[tuple[int, int, array[int]]]:
-    """Return file descriptors as the ancillary data for sendmsg. In CPython 3.11, socket.send_fds and recv_fds ignore
-    their flags.
+    """Return file descriptors as the ancillary data for sendmsg. socket.send_fds and recv_fds are not used, because
+    they ignore their flags in CPython 3.11.
     """
     return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
 

@@ -192,7 +192,9 @@ class OneShotTask(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Examine:
-    """A request to the worker for the results of a one-shot task. `confined` has the same meaning as in Begin."""
+    """A request to the worker for the results of a one-shot task. `confined` is True if the worker must have given up
+    its rights.
+    """
 
     number: int
     confined: bool

@@ -53,7 +53,8 @@ The worker has written everything by then. Only a file on an unresponsive file s
 """
 _STANDING_S = 1.0
 _STANDING_BUDGET = 200
-"""Ratio of the time between two checkpoints to the processor time of one.
+"""Minimum ratio of the time between two checkpoints (messages with the sampler's state) to the processor time that one
+takes.
 
 The sampler sends a checkpoint after a batch and at the beginning of a window. After one that took t seconds it sends
 none for 200 t.
@@ -62,7 +63,7 @@ none for 200 t.
 
 class Sampling:
     """The sampler's half of a recording: it runs the collector, sends its batches to the worker, and requests profiles.
-    It owns both.
+    It owns the collector and the worker.
 
     Attributes:
         failure: The error that ended run() early, None if there was none.
@@ -143,7 +144,9 @@ class Sampling:
         self._ways = confined, unwind, naming
 
     def take_longer(self, times: float) -> None:
-        """Multiply the time limit for the worker's work after the recording. The caller does this before run()."""
+        """Multiply the time limit for the worker's work after the recording by a factor, for a slow machine. The caller
+        does this before run().
+        """
         self._times = times
         self._link.take_longer(times)
 

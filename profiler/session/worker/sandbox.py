@@ -46,11 +46,13 @@ traceback.
 """
 _ENCODINGS = ("ascii", "latin-1", "utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
 UNCONFINED = "worker_not_confined"
-"""Counter for a worker without system call filter, because the kernel accepted none."""
+"""Name of the counter for a worker without a system call filter, because the kernel accepted none."""
 SHARED_USER = "worker_user_shared"
-"""Counter for a worker whose user other processes may have."""
+"""Name of the counter for a worker that runs as a user which other processes may have, too."""
 _CALLS = ("wait4",)
-"""System calls that the worker may make in addition to seccomp.ALLOWED. The worker waits for the file broker."""
+"""System calls that the worker may make in addition to seccomp.ALLOWED: wait4, because the worker waits for the end of
+the file broker.
+"""
 
 
 def load() -> None:

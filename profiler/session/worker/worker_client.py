@@ -76,7 +76,8 @@ target is behind a GDB stub.
 With a stub, the sampler's loop alone may use up all of the time.
 """
 BY_ITSELF = 75
-"""Factor of the worker's time when all targets have ended and the user has not requested the end.
+"""Factor by which the worker has more time after a recording if all targets have ended and the user has not requested
+the end.
 
 A build, for example, has names in many large files.
 """
@@ -389,7 +390,7 @@ class WorkerLink:
         return max(procfs.read_waited_s(os.getpid(), tid) - seconds, 0) if tid else seconds
 
     def take_longer(self, times: float) -> None:
-        """Multiply the time limit for the worker's work after the end of the recording."""
+        """Multiply the time limit for the worker's work after the end of the recording by a factor."""
         self._overtime.take_longer(times)
 
     def _press(self) -> None:

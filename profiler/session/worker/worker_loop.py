@@ -392,8 +392,8 @@ class Service:
         self._trim(ask)
 
     def _trim(self, ask: ProfileRequest) -> None:
-        """Return free memory of the worker to the kernel when a window is closed, because a sink is about to need as
-        much.
+        """Return free memory of the worker to the kernel after a window was closed, because the sink needs memory for
+        the profile.
         """
         if ask.extent is Extent.CUT:
             self._heap.trim(self._observed.session.files.names.drop_idle_lines)

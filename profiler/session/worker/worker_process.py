@@ -2,7 +2,7 @@
 
 The command line owns its process, so it forks: modules are loaded once. Inside another program, pyprof starts a fresh
 interpreter. Such a program has threads, whose locks a fork would leave locked for ever, and its files and memory do not
-belong to pyprof. docs/decisions/two-processes.md has the cost of both.
+belong to pyprof. docs/decisions/two-processes.md has the cost of both ways.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _WRITING_S = 30.0
 _NOTIFYING_S = 0.5
 """Maximum wait for the file broker to accept a notice, in seconds.
 
-It may be writing a profile or opening a slow file.
+The file broker may be busy writing a profile or opening a slow file.
 """
 
 
@@ -68,7 +68,7 @@ _workers: set[Worker] = set()
 def exit_at_once(code: int) -> NoReturn:
     """Kill all worker processes and exit this process.
 
-    May be called from any thread. A worker that is stopped (SIGSTOP) would otherwise stay.
+    May be called from any thread. A worker that is stopped (SIGSTOP) would otherwise remain.
     """
     for worker in tuple(_workers):
         worker.kill()
@@ -116,8 +116,8 @@ class Worker:
     def notify(self, notice: Notice) -> None:
         """Send a notice to the file broker before the worker receives the message that depends on it.
 
-        Only the first notice that a busy file broker does not accept blocks, for _NOTIFYING_S at most. Notices that
-        were not accepted are sent with the next one.
+        If the file broker is busy, the first notice that it does not accept blocks for at most _NOTIFYING_S. Later ones
+        do not block, and are sent when the file broker accepts notices again.
         """
         with self._notifying:
             self._unsent.append(pickle.dumps(notice))
@@ -321,8 +321,8 @@ def forked_early(confined: bool = True, sink_fds: Sequence[int] = ()) -> Iterato
 
 
 def freeze_loaded_objects() -> None:
-    """Exclude all objects that exist when the modules are loaded from garbage collection, because they stay, and let
-    the collector run at its usual intervals.
+    """Exclude all existing objects from garbage collection, because loaded modules stay, and let the collector run at
+    the interval for recordings.
     """
     gc.freeze()
     gc.set_threshold(_GARBAGE)
