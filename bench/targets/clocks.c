@@ -1,9 +1,9 @@
 /* Threads that work or nap, and record their own processor time and waits, until the process is killed.
  *
  * gcc -O2 -g -pthread -o clocks clocks.c
- * clocks FILE: FILE becomes rows of four 64-bit numbers (kind, tid, a, b). Times since the epoch are in ns. Kind 1: at
- * time a the thread had used b ns of processor time. Kind 2: the thread waited from time a to time b. Rows of kind 0 are
- * not complete yet.
+ * clocks FILE: FILE becomes rows of four 64-bit numbers (kind, tid, a, b). Times are in ns since the epoch. Kind 1: at
+ * time a the thread had used b ns of processor time. Kind 2: the thread waited from time a to b. Rows of kind 0 are not
+ * complete yet.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

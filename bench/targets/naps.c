@@ -1,4 +1,4 @@
-/* Threads that nap and wait for each other. For each wait, a line "TID BEGIN END" is printed (CLOCK_MONOTONIC, in ns). */
+/* Threads that nap and wait for each other. For each wait, they print a line "TID BEGIN END" (CLOCK_MONOTONIC, ns). */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>

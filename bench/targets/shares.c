@@ -1,6 +1,9 @@
-/* A program whose functions have known shares of its time, for comparisons of recordings. `slowed` is a fifth of the work; -DSLOWED=110
- * makes it a tenth slower. Each round of all functions is one unit of work; their number stands in the file that is named
- * first, as a 64-bit integer. Ends after the seconds that are named second. */
+/* A program whose functions have known shares of its time, for comparisons of recordings. `slowed` is a fifth of the
+ * work; -DSLOWED=110 makes it a tenth slower.
+ *
+ * shares FILE SECONDS: each round of all functions is one unit of work. The number of units is in FILE as a 64-bit
+ * integer.
+ */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>

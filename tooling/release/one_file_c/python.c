@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The interpreter of the one-file executable: Debian's CPython with the extension modules that pyprof needs, for glibc 2.28.
+/* The interpreter of the one-file executable: Debian's CPython with the extension modules that pyprof needs, for glibc
+ * 2.28.
  *
  * Debian compiles its static libraries for a later glibc. This file has the functions that glibc 2.28 lacks.
  */
