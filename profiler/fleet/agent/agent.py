@@ -77,7 +77,7 @@ class Agent:
         Args:
             load: Function that reads the configuration again.
             say: Function that writes a line of the log.
-            notifier: Notifies systemd.
+            notifier: Object that notifies systemd.
         """
         self._load, self._say, self._notifier = load, say, notifier
         self._config = load()
@@ -289,8 +289,8 @@ class Agent:
             self._draw_processes()
 
     def _draw_processes(self) -> None:
-        """Choose at random which processes are recorded, if the budget permits only a part of them, and restart the
-        recordings for that.
+        """Choose at random which processes are recorded, if the budget permits only a part of them. The recordings are
+        restarted with this choice.
         """
         self._draw_at = time.monotonic() + _DRAW_S
         recent_ns: dict[tuple[int, int], int] = {}
@@ -337,7 +337,7 @@ class Agent:
         self._notifier.send("READY=1")
 
     def _record_by(self, config: AgentConfig) -> None:
-        """End all recordings of the agent, and start those that another configuration asks for."""
+        """End all recordings of the agent, and start those that a new configuration requests."""
         self._close()
         self._config = config
         self._budget.begin(_budget(config.values))

@@ -236,9 +236,7 @@ def unmatched_rules(text: str, name: str, rules: Iterable[int]) -> list[ConfigEr
     """Return a warning for each of these rules, which match no process at present.
 
     Args:
-        name: Name of the file.
-
-    Args:
+        rules: Indices of the rules, from 0 on.
         name: Name of the file.
     """
     reading = _Reading(text, document(text, name))

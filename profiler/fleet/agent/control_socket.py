@@ -57,7 +57,7 @@ _SENTENCES = {reason.name: reason for reason in ASKS}
 
 
 class ControlRefused(PyprofError):
-    """The agent refuses a request; reason is a row of fleet_loss_reasons.ASKS."""
+    """The agent refuses a request. `reason` is the name of a row in the table fleet_loss_reasons.ASKS."""
 
     def __init__(self, reason: str, text: str = "") -> None:
         super().__init__(text or _SENTENCES[reason].sentence, _SENTENCES[reason].hint)
@@ -70,7 +70,7 @@ class ControlRequest:
 
     Attributes:
         service: Name of the service.
-        seconds: Length of the recording.
+        seconds: Length of the recording in seconds.
         rate: Samples per second.
         mode: Mode of the recording, "" for the first one in the rule of the agent's configuration.
     """
@@ -191,9 +191,11 @@ def _refusal(found: dict[str, Any]) -> ControlRefused:
 NAME = "agent.sock"
 MAX_ASKERS = 8
 REQUEST_S = 5.0
-"""Time in seconds for a client of the control socket to send its request, and to read each line."""
+"""Time in seconds that a client of the control socket has to send its request, and to read each line."""
 _ANSWER_S = 60.0
-"""Time in seconds for the client to read all files of a response; at most two clients are served at once."""
+"""Time in seconds that a client of the control socket has to read all files of a response. At most two clients are
+served at once.
+"""
 _MODE, _FOLDER_MODE = 0o660, 0o710
 _SO_PEERGROUPS = 59
 """Number of the socket option SO_PEERGROUPS from asm-generic/socket.h. Python's socket module does not define it."""
@@ -473,12 +475,12 @@ def peer_of(connection: socket.socket) -> Peer:
 
 
 class NoAgent(PyprofError):
-    """No agent runs that uses this spool."""
+    """No agent that uses this spool is running."""
 
 
 @contextmanager
 def connected(root: str) -> Iterator[socket.socket]:
-    """Yield a connection to the running agent.
+    """Connect to the running agent's control socket, and yield the connection.
 
     Raises:
         PyprofError: There is no agent, or it may not be used.

@@ -177,7 +177,7 @@ class Conditions:
     """
 
     def __init__(self, say: Callable[..., None], clock: Callable[[], float] = time.monotonic) -> None:
-        """Create an empty set of the agent's conditions; say writes a line of the log."""
+        """Create an empty set of the agent's conditions. The function `say` writes a line of the log."""
         self._say, self._clock = say, clock
         self._known: dict[tuple[object, ...], _Condition] = {}
         self._lock = threading.Lock()
@@ -186,7 +186,7 @@ class Conditions:
         """Record that a condition keeps the agent from its work, until end() is called.
 
         Args:
-            reason: A row of CONDITIONS.
+            reason: Name of the condition, a row of the table CONDITIONS.
             error: What happened, "" for the sentence of the row.
             hint: What helps, "" for the hint of the row.
             fields: The sink or mode, the cause (a word), and other fields of the log line.

@@ -1,4 +1,4 @@
-"""/metrics, /healthz and /readyz of a running agent, on 127.0.0.1 only."""
+"""An HTTP server for the pages /metrics, /healthz and /readyz of a running agent, on 127.0.0.1 only."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from pyprof.options import SIMPLE_MODES
 PREFIX = "pyprof_agent_"
 Gauge = Callable[[], float | None]
 PushNumber = tuple[str, Mapping[str, str], float]
-"""One value of a sink's metric: (name of a metric of PUSHES, its labels, its value)."""
+"""One value of a metric of a sink: (name of the metric, one of PUSHES; its labels; the value)."""
 
 
 _CONDITION = ("reason", tuple(reason.name for reason in CONDITIONS))
@@ -173,7 +173,7 @@ class Metrics:
             self._counts[name, label] = self._counts.get((name, label), 0) + number
 
     def took(self, mode: str, profile: Profile, kept: bool) -> Mapping[str, float]:
-        """Add a window that the agent has recorded to the metrics, and return the accuracy of its shares
+        """Add a window that the agent has recorded to its metrics. Return the accuracy of the window's shares
         (accuracy_of()).
         """
         self.last_window_s, self.last_window_at = time.time(), time.monotonic()

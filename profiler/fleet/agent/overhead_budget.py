@@ -31,13 +31,13 @@ class BudgetControl:
     many sampling times are used and how many processes are recorded.
 
     Attributes:
-        stride: Stride of the sampling times of all recordings.
+        stride: N if only every Nth sampling time is used, for all recordings.
         exceeded: Number of times that the budget was exceeded although the effort could not be reduced.
         own_cpu: Meter of the agent's processor time, for the log line of a window.
     """
 
     def __init__(self, budget: CostBudget, say: Callable[..., None], conditions: Conditions) -> None:
-        """Start to enforce the agent's budget; say writes a line of the log."""
+        """Start to enforce the agent's budget. The function `say` writes a line of the log."""
         self.stride = Stride()
         self.exceeded = 0
         self.own_cpu = OwnCpu()

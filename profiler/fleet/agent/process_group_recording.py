@@ -34,7 +34,7 @@ _AGAIN_S = 30.0
 _NAMES_S = 0.8
 """Time in seconds that an ending agent spends on resolving names, including time spent waiting for a processor."""
 FLUSH_S = 1.0
-"""Approximate time in seconds that samples wait until they are saved (CollectOptions)."""
+"""Approximate time in seconds that samples wait in buffers until they are saved (CollectOptions)."""
 _OF_DURABLE = 0.87
 """Interval at which an unfinished window is saved, as a fraction of the setting windows.durable. The rest of that time
 is for looking up names and writing.
@@ -58,8 +58,8 @@ class SampledGroup:
     Attributes:
         left: Set if a recording did not end in time, because a memory page of a target blocks it.
         starts: Number of recordings that were started.
-        when_idle: Called each time that there is no process to record.
-        before_reading: Called before the processor clocks of a window, or a part of it, are summed.
+        when_idle: Function that is called each time that there is no process to record.
+        before_reading: Function that is called before the processor clocks of a window, or a part of it, are summed.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class SampledGroup:
         """Create the recording of the processes that are sampled in the same way. tend() starts it.
 
         Args:
-            stride: Stride of the sampling times, for the budget.
+            stride: N if only every Nth sampling time is used, to keep the budget.
             took: Function that receives each finished window and its key. A thread of this object calls it.
             save: Function that receives a part of an unfinished window, and returns True if it has stored the part.
             failed: Function that receives the error that ended a recording or prevented its start, and the key of the
@@ -271,7 +271,7 @@ class SampledGroup:
             return None
 
     def _replace(self, recording: Recording, following: Recording) -> None:
-        """End a recording and begin the one that follows it. Samples are missing for milliseconds in between."""
+        """End a recording and begin the one that replaces it. Samples are missing for milliseconds in between."""
         self._renews = False
         recording.end()
         self._recording = following

@@ -48,8 +48,8 @@ class Criterion:
     """A condition of a rule about one property of a process. It holds if one of the patterns matches the property.
 
     Attributes:
-        search: The pattern may match anywhere in the text.
-        below: The pattern may match a parent of a path.
+        search: True if a pattern may match anywhere in the text.
+        below: True if a pattern may match a parent folder of the path.
     """
 
     patterns: tuple[re.Pattern[str], ...]
@@ -78,7 +78,7 @@ def user_name(uid: int) -> str:
 
 
 def criterion(key: str, value: object) -> Criterion:
-    """Parse a criterion of a rule; raise Wrong if the value is not valid."""
+    """Parse a criterion of a rule from its value in the configuration; raise Wrong if the value is not valid."""
     texts: Sequence[object] = value if isinstance(value, list) else [value]
     if key == "user":
         texts = [user_name(int(str(text))) if re.fullmatch(r"[0-9]{1,10}", str(text)) else text for text in texts]
@@ -151,8 +151,8 @@ class RuleVerdict:
     """The decision of the agent's rules about one process.
 
     Attributes:
-        labels: Labels, including its service.
-        samplings: How it is sampled, () if it is not recorded.
+        labels: Labels of the process, including its service.
+        samplings: Ways in which the process is sampled, () if it is not recorded.
     """
 
     service: str = ""

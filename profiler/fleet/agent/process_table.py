@@ -105,8 +105,8 @@ def _cgroup(pid: int) -> str:
 
 
 def choose_cgroup(text: str) -> str:
-    """Return a process's control group from the text of /proc/PID/cgroup: the path that names a container, else one
-    below the root.
+    """Return a process's control group from the text of /proc/PID/cgroup: the path that names a container, otherwise
+    one below the root.
 
     The unified hierarchy is the first choice, then systemd's. A host that mounts both versions may keep the unified
     path of a container at the root or at the container runtime's unit.
@@ -146,8 +146,8 @@ class ObservedProcess:
     Attributes:
         entry: Inode number of its entry in /proc, see procfs.list_pids_with_inodes().
         start: Start in clock ticks since boot.
-        at: Monotonic time in seconds when it was seen.
-        young: True if it had just started.
+        at: Monotonic time in seconds at which the search found it.
+        young: True if the process had just started.
     """
 
     entry: int
@@ -159,7 +159,9 @@ class ObservedProcess:
 
 
 class ProcessLabels(NamedTuple):
-    """Labels that the rules give to a process; began_ns is its start by the monotonic clock, accurate to a tick."""
+    """Labels that the rules give to a process. `began_ns` is the start of the process by the monotonic clock, accurate
+    to a tick.
+    """
 
     pid: int
     began_ns: int
@@ -174,7 +176,7 @@ class ProcessTable:
         by_pid: Processes at the last successful search.
         rules: The rules that decide.
         failed: Number of failed searches.
-        one_in: A collector samples one of this many of its processes, to keep the budget.
+        one_in: Each collector samples one of this many of its processes, to keep the budget.
     """
 
     def __init__(self, rules: Sequence[TargetRule], own: int) -> None:
@@ -337,7 +339,7 @@ class ProcessTable:
 
         Args:
             pid: The process.
-            entry: Number of its entry in /proc.
+            entry: Inode number of its entry in /proc.
             now: Monotonic time in seconds.
             uptime: Time since boot in seconds.
             known: State at the last search, None if it is new.
@@ -401,9 +403,6 @@ def selected(chosen: Callable[[], Collection[int]]) -> RuleSelection | None:
 
     Args:
         chosen: Function that returns the current pids from a ProcessTable, which searches /proc at most once a second.
-
-    Args:
-        chosen: Function that returns the current pids from a ProcessTable, which looks at most once a second.
     """
     possible, refused = [], 0
     for pid in chosen():

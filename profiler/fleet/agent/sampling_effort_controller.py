@@ -29,7 +29,7 @@ from enum import IntEnum
 from pyprof.lazy_dataclasses import dataclass
 
 AIM = 0.9
-"""Fraction of the budget that a change of the agent's effort aims at, because the load differs from
+"""Fraction of the budget that a change of the agent's effort aims at. It is below 1 because the load differs from
 minute to minute.
 """
 _REMEMBERED = 10
@@ -84,7 +84,9 @@ class CostBudget:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The agent's effort: it uses one of `times` sampling times and records one of `processes` processes."""
+    """The agent's effort: it takes samples at one of every `times` sampling times, and records one of every `processes`
+    processes.
+    """
 
     times: int = 1
     processes: int = 1
@@ -115,7 +117,7 @@ class _RetryDelay:
     """The number of minutes before a higher effort is tried. It doubles with each try that exceeded the budget.
 
     Attributes:
-        minutes: The delay.
+        minutes: The present delay in minutes.
     """
 
     def __init__(self) -> None:
@@ -144,17 +146,17 @@ class Governor:
     """The controller of the agent's effort, which keeps the budget.
 
     Attributes:
-        cpu: Share of one processor at the last judgement.
-        memory: Bytes at the last judgement.
-        is_measured: True if there was a judgement.
+        cpu: Processor time at the last check, as a share of one processor.
+        memory: Memory at the last check in bytes.
+        is_measured: True if the cost was checked at least once.
     """
 
     def __init__(self, budget: CostBudget, now: float, spent_s: float) -> None:
         """Start the controller with the agent's full effort.
 
         Args:
-            now: Monotonic time.
-            spent_s: Processor time of the agent so far.
+            now: Monotonic time in seconds.
+            spent_s: Processor time of the agent so far in seconds.
         """
         self.budget = budget
         self.cpu, self.memory = 0.0, 0
@@ -196,8 +198,8 @@ class Governor:
         """Exclude the agent's cost up to now, and that of some time to come, from the check of its budget.
 
         Args:
-            now: Monotonic time.
-            settling: The time to come, relative to CostBudget.every_s.
+            now: Monotonic time in seconds.
+            settling: The time to come, as a multiple of the budget's period (CostBudget.every_s).
         """
         self._settled = max(self._settled, now + settling * self.budget.every_s)
 
@@ -225,9 +227,9 @@ class Governor:
         budget.every_s.
 
         Args:
-            now: Monotonic time.
-            spent_s: Processor time so far.
-            memory: Returns the memory in bytes; called rarely.
+            now: Monotonic time in seconds.
+            spent_s: Processor time so far in seconds.
+            memory: Function that returns the memory in bytes. It is called rarely.
         """
         budget = self.budget
         if now < self._settled:

@@ -52,7 +52,7 @@ class ProcessTime(NamedTuple):
 
     Attributes:
         began_ns: Start of the process by the monotonic clock, accurate to a tick.
-        ns: On-CPU time.
+        ns: On-CPU time in nanoseconds.
         unread_ns: Time between the last reading and the end of the window if the process has ended and its parent has
             not waited for it, otherwise 0.
         children_ns: On-CPU time of its ended children that no reading of their clocks has counted.
@@ -115,8 +115,8 @@ class _Clock:
     Attributes:
         began_ns: Start of the process by the monotonic clock. It is computed once, so that it can be a key of sums.
         part_ns: Value at the end of the last part of the window, None if no part has it.
-        parent: Pid of its parent when it was found, 0 if it had ended.
-        waited_ns: Time of children that it had waited for at the last window's end, or when it was found.
+        parent: Pid of the parent when the process was found, 0 if the parent had ended.
+        waited_ns: Time of children for which the process had waited at the last window's end, or when it was found.
         unseen_ns: Part of the waited time that no reading of a child explains and no window has got. Negative if the
             parent has not waited for a child that has ended.
         kin: Labels as one text if the process lived too short to be seen, otherwise "". None if such a process is in no

@@ -1,15 +1,15 @@
 """The spool: a directory of segments that are never changed, and the choice of those to drop.
 
 A segment is written under a temporary name, synced, linked into the queue of each sink, and then renamed to its final
-name; at last the folders are synced. So a name stands for a complete file, and what put() has accepted is durable. The
-limits of bytes, files and age are enforced by dropping the oldest segments; each drop is counted. Readers need no lock:
-they find a file or they do not.
+name; at last the folders are synced. So a name stands for a complete file, and what store_window() has accepted is
+durable. The limits of bytes, files and age are enforced by dropping the oldest segments; each drop is counted. Readers
+need no lock: they find a file or they do not.
 
 Checkpoints of an unfinished window are files in a separate folder. When the spool is opened, those of a killed agent
 become segments, unless the window's own segments were written.
 
-If the disk is full, the oldest segments are dropped first. What still finds no room waits in memory until the next
-window's put().
+If the disk is full, the oldest segments are dropped first. Segments that still find no room wait in memory until the
+next window is stored.
 
 The Inventory decides which segments are dropped, and touches no file. A segment may be in several places at once, as
 hard links: in the spool itself ("") and in queues. It is one segment of one size, and is dropped from all of them.
@@ -52,7 +52,9 @@ class Caps:
 
 @dataclass(slots=True)
 class StoredSegment:
-    """A segment of `size` bytes in the spool; places are "" or folders of queues."""
+    """A segment of `size` bytes in the spool. `places` are the folders that have it: "" for the spool's own, and those
+    of queues.
+    """
 
     size: int
     places: set[str] = field(default_factory=set)
@@ -139,7 +141,9 @@ class Inventory:
         return self._oldest[0][2] if self._oldest else None
 
     def excess(self, caps: Caps, now_ns: int) -> tuple[SegmentName, Excess] | None:
-        """Return the oldest segment of the spool and the limit because of which it must be dropped, or None."""
+        """Return the oldest segment of the spool and the limit because of which it must be dropped; None if no limit is
+        exceeded.
+        """
         oldest = self.oldest()
         if oldest is None:
             return None
@@ -196,8 +200,8 @@ class Spool:
         held: Segments that wait in memory.
         recovered: Number of segments from checkpoints of a killed agent.
         lost: For each sink, the number of segments that were dropped before it had taken them.
-        failure: The last error of put() or of save() since the last put() began, or of probe(), None if there was none.
-            put() may have succeeded after making room.
+        failure: The last error of store_window(), save() or probe() since the last store_window() began, None if there
+            was none. store_window() may have succeeded after making room.
     """
 
     def __init__(
@@ -364,7 +368,7 @@ class Spool:
         A checkpoint holds what came after the previous one. A killed agent loses only what came after the last one.
 
         Args:
-            window: 32 hexadecimal digits, as for put().
+            window: Key of the window, 32 hexadecimal digits, as for store_window().
         """
         folder, disk = f"{self.root}/{SO_FAR}", self._disk
         end_ns = self._saved_ns = max(end_ns, self._saved_ns + 1)  # the clock may have been set back

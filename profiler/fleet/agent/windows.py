@@ -92,8 +92,8 @@ class ClockSteps:
 
         Args:
             say: Function that writes a line of the log, one for each step.
-            wall_ns: Returns the wall clock.
-            monotonic_ns: Returns the monotonic clock.
+            wall_ns: Function that returns the wall clock.
+            monotonic_ns: Function that returns the monotonic clock.
         """
         self._say, self._wall_ns, self._monotonic_ns = say, wall_ns, monotonic_ns
         self._lock = threading.Lock()
@@ -101,7 +101,9 @@ class ClockSteps:
         self._first_ns = self._known_ns = self._ahead_ns()
 
     def total_ns(self) -> int:
-        """Return how far the wall clock was set forward since the beginning; negative if it was set back."""
+        """Return by how many nanoseconds the wall clock was set forward since the beginning, negative if it was set
+        back.
+        """
         with self._lock:
             step_ns = self._ahead_ns() - self._known_ns
             if abs(step_ns) > _TOLERANCE_NS:
@@ -264,8 +266,8 @@ def segments(
     Args:
         processes: Pids of the services that had processes. A service without samples gets a segment with the value
             zero, which distinguishes it from a service that was not recorded.
-        window: See SegmentName.new().
-        has_exact_sums: True if sums are those of the kernel's clocks, False if they are what samples stand for.
+        window: Key of the window, from which the keys of the segments are made (SegmentName.new()).
+        has_exact_sums: True if sums are measured by the kernel's clocks, False if they are estimates from samples.
         labels: Labels of a process of each service, for a segment without samples.
     """
     found: dict[str, list[int]] = {}
@@ -366,7 +368,7 @@ def _with_basis(profile: Profile, has_exact_sums: bool) -> Profile:
 
 
 def _used(profile: Profile) -> Profile:
-    """Return a profile without the object files in which no frame lies."""
+    """Return a profile from which object files without any frame are removed."""
     used = sorted({frame.module for frame in profile.frames if frame.module >= 0})
     index: Mapping[int, int] = {module: at for at, module in enumerate(used)} | {-1: -1}
     return replace(

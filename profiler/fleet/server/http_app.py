@@ -127,7 +127,7 @@ class FleetServer:
         return Response(found[0], 200, {**SAFE, "Cache-Control": "no-cache"}, found[1])
 
     async def _login(self, request: Request) -> Response:
-        """Return a response that sets a reader's token as a cookie, for links and frames of the page."""
+        """Return a response that sets a reader's token as a cookie, which links and inner frames of the page need."""
         header = request.headers.get("authorization", "")
         self.access.tenant(READ, header)
         answer = Response(b"{}", 200, SAFE, JSON)

@@ -267,7 +267,7 @@ def clock_ahead_s(date: str, began_s: float, ended_s: float) -> float | None:
     Args:
         date: Date header (RFC 9110, 6.6.1) in whole seconds, from some time during the request.
         began_s: Start of the request since the epoch, by this machine's clock.
-        ended_s: Arrival of the response.
+        ended_s: Arrival of the response since the epoch, by this machine's clock.
     """
     try:
         said_s = email.utils.parsedate_to_datetime(date).timestamp()

@@ -98,18 +98,6 @@ class IngestThreads:
 
         Raises:
             Refused: Too many bodies wait. The functions may raise other exceptions.
-
-        Args:
-            here: Reads in this process; raises WorkLimitExceeded if that is too expensive. None to always use another
-            process.
-            elsewhere: Reads in another process.
-            keep: Stores what was read.
-
-        Returns:
-            The result of keep.
-
-        Raises:
-            Refused: Too many bodies wait; or what the functions raise.
         """
         loop, size = asyncio.get_running_loop(), size_of(body)
         if here is not None and size <= LARGE:

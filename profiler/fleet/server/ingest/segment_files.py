@@ -41,10 +41,10 @@ class SegmentFiles:
         self._durable: set[str] = set()
 
     def store_segment(self, tenant: str, name: SegmentName, data: bytes) -> bool:
-        """Store a segment's file, and return when it is durable (True if it is new).
+        """Store a segment's file, and return when it is durable.
 
         Returns:
-            False if a file with this name exists already.
+            True if the file is new, False if a file with this name exists already.
 
         Raises:
             DiskFull: The disk is full.

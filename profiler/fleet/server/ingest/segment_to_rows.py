@@ -216,7 +216,7 @@ def rows_of(
         book: Stack cache of the tenant, to which the stacks of this segment are added.
         most: Maximum inflated size in bytes of data from a client, None for a stored segment.
         little: Limits for the work on the segment, None for no limits.
-        lends: Let the stack cache lend its frames to a cache that adopts its stacks.
+        lends: Let the stack cache keep frames for the cache of another process, which will copy its stacks.
 
     Raises:
         FormatError: The segment is broken or too large.

@@ -132,7 +132,8 @@ def timeline(store: ClientQueries, tenant: str, words: Words) -> Answer:
 
 
 def functions(store: ClientQueries, tenant: str, words: Words) -> Answer:
-    """Answer a query with the functions of the highest own cost, then by total cost.
+    """Answer a query with the most expensive functions: those of the highest own cost, then those of the highest total
+    cost.
 
     own_range and total_range contain the true share of the function with 95 % probability. They and `ranges`, which
     describes the method, are null if values are measured and not sampled. `unsampled` is the part of `total` that

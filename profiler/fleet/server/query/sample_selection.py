@@ -9,7 +9,7 @@ from pyprof.fleet.server.authorization import Refused
 from pyprof.lazy_dataclasses import dataclass
 
 LABEL = "label."
-"""Prefix of those parameters of a query that select samples by labels."""
+"""Prefix of the parameters of a query that select samples by labels."""
 _WORDS = {"from", "to", "service", "type"}
 _LONGEST = 1000
 _MAX_LABELS = 20
@@ -21,9 +21,9 @@ class SampleQuery:
     """The samples that a query selects: tenant, services, labels, span of time.
 
     Attributes:
-        from_ns: Windows must end after this time.
+        from_ns: Windows must end after this time since the epoch.
         to_ns: Windows must not end after this time.
-        service: "" for all.
+        service: Name of the service, "" for all services.
         labels: Labels that samples must have.
     """
 

@@ -169,9 +169,8 @@ class StoreAddress:
     Attributes:
         kind: "chdb" or "clickhouse".
         path: Folder of chdb.
-        hosts: (name, port) of servers. With several, statements that create or change tables go to all, inserts and
-            queries
-            to the first.
+        hosts: (name, port) of servers. With several servers, statements that create or change tables go to all, inserts
+            and queries only to the first.
         cluster: Name of a cluster of servers, "" for a single server.
     """
 

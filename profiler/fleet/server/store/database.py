@@ -131,8 +131,8 @@ class Store:
         return time.monotonic() > self._silent_since + MAX_SILENCE_S
 
     def insert(self, segments: Sequence[SegmentRows]) -> None:
-        """Insert segments into the database. The rows of the table `windows` come last: if the server is killed before,
-        nothing that it has inserted counts.
+        """Insert segments into the database. The rows of the table `windows` come last. If the server is killed before,
+        the other rows do not count.
         """
         if not segments:
             return

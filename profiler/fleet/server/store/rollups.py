@@ -35,7 +35,8 @@ class Rollup:
     """The rollup of one hour of windows.
 
     Attributes:
-        day: Day of the windows' ends since 1970. At midnight it differs from the day of the hour.
+        day: Day of the windows' ends since 1970. For a window that ends at midnight, it differs from the day of the
+            hour.
         hour: Hour since 1970.
         number: Number that identifies the rollup.
         upto: Number of the last batch of insertions that it includes.
@@ -169,12 +170,12 @@ class HourlyRollups:
         self._waiting: deque[WindowsOfHour] = deque()
 
     def find_due_hours(self, now_ns: int) -> None:
-        """Find the hours for which a rollup is due; roll_next() rolls up one of them."""
+        """Find the hours for which a rollup is due. Each call of roll_next() then rolls up one of them."""
         self._waiting = deque(self.due(now_ns))
 
     def roll_next(self) -> None:
-        """Create the rollup of one hour for which find_due_hours() has found that it is due. New windows wait
-        meanwhile, so a call makes only one rollup.
+        """Create the rollup of one of the hours that find_due_hours() has found. New windows wait meanwhile, so a call
+        makes only one rollup.
         """
         if self._waiting:
             self.roll(self._waiting.popleft())
