@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * Part of sampler.bpf.c: coroutines of the tasks that await the one that a thread runs (asyncio, CPython 3.14 and later).
+ * Part of sampler.bpf.c: coroutines of the asyncio tasks that await the task that a thread runs (CPython 3.14 and later).
  *
- * As interpreters/cpython/asyncio_tasks.py has it, and with its bounds. Their rows stand behind those of the thread's own frames. The
- * address in each is that of the frame of the running task's outermost coroutine: above that it belongs. A flag says where a
- * task begins: tasks stand in order outwards, the coroutines of each from the outermost one inwards.
+ * Algorithm and bounds are those of interpreters/cpython/asyncio_tasks.py. The rows follow those of the thread's own frames.
+ * The address in each row is that of the frame of the running task's outermost coroutine, which they await. A flag
+ * says where a task begins. Tasks are in order outwards, the coroutines of each task from the outermost one inwards.
  */
-#define MOST_TASKS 32             /* that await each other */
-#define MOST_COROUTINES 64        /* of each */
-#define MOST_SLOTS_OF_SET 4096    /* that is looked through for its one member */
-#define MOST_OF_FRAME (1ull << 20) /* bytes of a coroutine's frame */
-#define TASK_BEGINS 1             /* low byte of a row's flags */
+#define MOST_TASKS 32             /* maximum number of tasks that await each other */
+#define MOST_COROUTINES 64        /* maximum number of coroutines of each task */
+#define MOST_SLOTS_OF_SET 4096    /* maximum number of slots of a set that is searched for its only member */
+#define MOST_OF_FRAME (1ull << 20) /* maximum number of bytes of a coroutine's frame */
+#define TASK_BEGINS 1             /* value of the low byte of a row's flags */
 
-/* A slot of a set: a key and its hash. Empty ones have no key, those of deleted keys have the hash -1. */
+/* Read the next slot of a set: a key and its hash. Empty slots have no key, and slots of deleted keys the hash -1. */
 static long next_slot(u32 index, void *context)
 {
 	struct scratch_space *space = *(struct scratch_space **)context;
@@ -30,7 +30,7 @@ static long next_slot(u32 index, void *context)
 	return 0;
 }
 
-/* The one task that awaits walk->task; 0: there is none, or more than one. */
+/* Return the only task that awaits walk->task, or 0 if there is none or more than one. */
 inline_ u64 awaiter_of(struct scratch_space *space)
 {
 	struct walk *walk = &space->walk;
@@ -51,7 +51,7 @@ inline_ u64 awaiter_of(struct scratch_space *space)
 	return walk->members == 1 ? walk->member : 0;
 }
 
-/* The coroutine that a suspended one awaits, of the same type: on top of its stack, or below a word more (3.15). */
+/* Return the coroutine that a suspended coroutine awaits: on top of its value stack, or one word below (3.15). */
 inline_ u64 awaited(struct scratch_space *space, u64 top)
 {
 	struct walk *walk = &space->walk;
@@ -91,7 +91,7 @@ static long next_coroutine(u32 index, void *context)
 	return !walk->coroutine;
 }
 
-/* The task that awaits the last one. One of which something cannot be read ends the chain before it. */
+/* Add rows of the task that awaits the last one. If it cannot be read completely, the chain ends before it. */
 static long next_awaiter(u32 index, void *context)
 {
 	struct scratch_space *space = *(struct scratch_space **)context;
@@ -116,7 +116,7 @@ static long next_awaiter(u32 index, void *context)
 	return walk->unknown != 0;
 }
 
-/* The same, of the task that a thread runs in one of its states. */
+/* Add rows of all tasks that await the one which a thread runs in one of its thread states. */
 static long next_running(u32 index, void *context)
 {
 	struct scratch_space *space = *(struct scratch_space **)context;
@@ -135,7 +135,7 @@ static long next_running(u32 index, void *context)
 	return 0;
 }
 
-/* Behind all rows of the thread's frames, if they were all read. */
+/* Add rows of awaiting tasks after those of the thread's own frames, if all of those were read. */
 static __attribute__((noinline)) void take_awaiting(struct scratch_space *space)
 {
 	struct walk *walk = &space->walk;

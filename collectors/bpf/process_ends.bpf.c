@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * The processor time of each process that has ended, with what rules ask of it.
+ * Reports of processes that have ended: their processor time, and the values that the agent's rules match.
  *
- * Runs where the kernel frees a task. All threads of the process have left their processors by then, so its time is final.
+ * It runs where the kernel frees a task. All threads of the process have left their processors by then: its time is final.
  */
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -25,10 +25,10 @@ struct map {
 enum { ARRAY = 2, RINGBUF = 27, NO_WAKEUP = 1 };
 
 struct map SEC("maps") ring = {RINGBUF, 0, 0, 1 << 20, 0};
-/* Processes whose record had no room in the ring. */
+/* Number of ended processes whose report had no room in the ring. */
 struct map SEC("maps") lost = {ARRAY, 4, 8, 1, 0};
 
-/* Offsets of fields of the running kernel, which user space sets. */
+/* Offsets of fields in the running kernel's structures, which user space sets before the load. */
 volatile const u32 tgid_of_task = 0;
 volatile const u32 pid_of_task = 0;
 volatile const u32 flags_of_task = 0;
@@ -49,7 +49,7 @@ struct process_end {
 	u32 pid;
 	u32 parent;
 	u32 uid;
-	u32 shares_cgroup; /* with its parent */
+	u32 shares_cgroup; /* 1 if it is in the control groups of its parent */
 	char name[16];
 	char parent_name[16];
 };

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 /*
- * One sample of a thread at one instant: registers, stack, and the frames of its interpreter.
+ * The BPF program that samples a thread at one instant: registers, stack, and the frames of its interpreter.
  *
- * Runs at each expiry of an event of a processor (perf_event_open(2), PERF_EVENT_IOC_SET_BPF), in interrupt context, and
- * where threads leave their processors, in the scheduler: no page fault is served, so memory that is swapped out cannot
- * be read. All work is bounded. Interrupts are off at both, so a processor needs one scratch space. Addresses are taken
- * here, names are read later by the one who reads the ring.
+ * It runs at overflows of a perf event on each processor (PERF_EVENT_IOC_SET_BPF), in interrupt context, and where threads
+ * leave their processors, in the scheduler. No page fault is served there, so memory that is swapped out cannot be read.
+ * All work is bounded. Interrupts are off in both cases, so each processor needs only one scratch space. The program
+ * copies addresses; the reader of the ring reads names later.
  */
 #include "sampler.h"
 
@@ -48,43 +48,43 @@ struct map {
 };
 enum { HASH = 1, ARRAY = 2, PERCPU_ARRAY = 6, LRU_HASH = 9, RINGBUF = 27 };
 
-/* Processes of the recording. Whoever is not in it is not looked at. */
+/* Processes of the recording by tgid. Threads of other processes are not sampled. */
 struct map SEC("maps") processes = {HASH, 4, sizeof(struct process), 1 << 16, 0};
-/* What is known of their threads; user space fills it, the program remembers thread states that it found. */
+/* Threads of these processes by tid. User space fills it, and the program stores thread states that it has found. */
 struct map SEC("maps") threads = {LRU_HASH, 4, sizeof(struct thread), 1 << 16, 0};
-/* By tgid: pages of code that are mapped. Another number at a sample: the reader is to look at the process. */
+/* Number of mapped code pages by tgid. If it has changed at a sample, the reader must check the process. */
 struct map SEC("maps") code_pages = {LRU_HASH, 4, 8, 1 << 16, 0};
 struct map SEC("maps") layouts = {ARRAY, 4, sizeof(struct layout), 64, 0};
 /*
- * Code objects whose texts were in a record: process, address and head as one word, in the place that its low bits name. Two
- * that have one place are sent again and again.
+ * A hash table of code objects whose texts were in a record: process, address and head as one word. If two code objects have
+ * the same slot, both are sent repeatedly.
  */
 struct map SEC("maps") sent_codes = {ARRAY, 4, 8 * MOST_SENT, 1, 0};
 struct map SEC("maps") limits = {ARRAY, 4, sizeof(struct limits), 1, 0};
-/* Threads off their processors, and sums of their short waits. By the address of the task: the scheduler names no other. */
+/* Waits of threads, by the address of the task, because the scheduler's tracepoints give no other key. */
 struct map SEC("maps") waits = {HASH, 8, sizeof(struct wait), 1 << 16, 0};
-/* Records. max_entries is set before load. */
+/* The ring buffer for records. max_entries is set before the load. */
 struct map SEC("maps") ring = {RINGBUF, 0, 0, 1 << 22, 0};
-/* Pages of long stacks, as the last record of each had them. */
+/* Hashes of the pages of a long stack, as of its last record. */
 struct known_pages {
 	u64 number; /* as in struct sent_pages */
-	u64 failed; /* counts records that lacked pages: after them no page is known */
+	u64 failed; /* number of records that lacked pages: after such a record no page is known */
 	u64 hashes[MOST_PAGES];
 };
 struct map SEC("maps") known_stacks = {LRU_HASH, sizeof(struct stack_key), sizeof(struct known_pages), 512, 0};
-/* Counts by reason; behind them a histogram of run times: one word for each power of two of nanoseconds. */
+/* Counters by reason, followed by a histogram of run times with one word for each power of two of nanoseconds. */
 struct map SEC("maps") counters = {PERCPU_ARRAY, 4, 8 * (REASONS + 32), 1, 0};
 
-/* The state of a loop stands here, not on the stack: the verifier follows what it knows of a stack through every turn. */
+/* The state of all loops. It is not on the stack, because the verifier tracks stack contents through each iteration. */
 struct walk {
-	u64 frame;  /* the next one */
-	u64 stop;   /* the one that is none */
-	u64 cframe; /* the next one */
+	u64 frame;  /* the next interpreter frame to read */
+	u64 stop;   /* address of the frame at which the chain ends */
+	u64 cframe; /* the next CFrame to read */
 	u64 root;
-	u64 interpreter; /* the next one */
+	u64 interpreter; /* the next interpreter to search for thread states */
 	u64 state;       /* the next thread state */
-	u64 states[MOST_STATES]; /* of the thread: in each interpreter that it runs one */
-	u32 known;               /* so many of those */
+	u64 states[MOST_STATES]; /* thread states of the thread, one for each interpreter that it runs */
+	u32 known;               /* number of states */
 	u32 several;             /* the process has several interpreters */
 	u32 frames;
 	u32 anchors;
@@ -92,103 +92,103 @@ struct walk {
 	u32 tgid;
 	u32 broken;
 	u32 tid;
-	u32 looks;        /* samples of this processor */
-	u32 window_bytes; /* of the interpreter's memory that is read, from window on */
+	u32 looks;        /* number of samples on this processor */
+	u32 window_bytes; /* number of bytes of the interpreter's memory that were read from `window` on */
 	u64 window;
-	u64 last; /* the frame before */
-	u32 own_frames;  /* those of the states before */
+	u64 last; /* the previous frame */
+	u32 own_frames;  /* number of frames of the previous thread states */
 	u32 own_anchors;
-	u32 lacks; /* why CFrames are not all there */
-	u32 nth; /* CFrame whose run is the innermost one */
-	u32 unread; /* why the run of the innermost one is not read to its end */
-	u32 rows;  /* so many there are with it */
-	u64 first;  /* its frame */
-	u32 ended;  /* the innermost run did, at a frame whose link is outer */
+	u32 lacks; /* reason for which CFrames are missing, 0: none is */
+	u32 nth; /* index of the innermost CFrame whose frames are known */
+	u32 unread; /* reason for which the frames of the innermost CFrame were not all read */
+	u32 rows;  /* number of rows with these frames */
+	u64 first;  /* the first of these frames */
+	u32 ended;  /* the innermost evaluator call has ended, at a frame whose caller is `outer` */
 	u64 outer;
-	u32 at; /* in the record */
+	u32 at; /* offset in the record */
 	u32 left;
-	u32 guessed; /* the stack's end: the copy ends at the first page beyond sp's own that cannot be read */
+	u32 guessed; /* the stack's end is a guess: the copy ends at the first unreadable page above that of sp */
 	u32 zone;    /* bytes below sp that are copied, too */
 	u64 from;
 	u64 deadline;
 	u64 holes;
-	/* what waits on the stack */
-	u64 mark;  /* of entry frames: their instruction and code */
+	/* search for suspended evaluator calls on the stack (greenlets) */
+	u64 mark;  /* instruction and code of entry frames */
 	u64 code;
-	u64 stack; /* bounds of what is searched */
+	u64 stack; /* bounds of the searched part of the stack */
 	u64 stack_end;
-	u64 heap;  /* frames are near it */
-	u64 inner; /* the entry frame inside the one that is looked at */
+	u64 heap;  /* an address near which frames are */
+	u64 inner; /* the entry frame inside of the present one */
 	u64 entry;
-	u64 part; /* of the stack, in the window */
-	u64 link;  /* the next frame of a run */
-	u64 best;  /* the innermost frame of the longest run */
-	u64 slot;  /* the word that named it, or what led to it */
-	u64 calls; /* of this one it was looked for the frame that it calls */
+	u64 part; /* address of the part of the stack that is in the window */
+	u64 link;  /* the next frame of an evaluator call */
+	u64 best;  /* the innermost frame of the longest chain to the entry frame */
+	u64 slot;  /* the stack word that pointed to it, or to a frame that calls it */
+	u64 calls; /* the frame whose callee was searched */
 	u32 longest;
 	u32 length;
-	u32 leads; /* the run did, to its entry frame */
-	u32 searched; /* the whole stack was for such words */
+	u32 leads; /* the frames lead to the entry frame */
+	u32 searched; /* the whole stack was searched for words that point to frames */
 	u32 entries;
 	u32 naming;
-	u32 tried; /* so many of those */
+	u32 tried; /* number of these words that were tried */
 	u32 kept;  /* slots that this processor has found */
-	u64 low; /* bounds of the stack that was interrupted, and the lowest word that refers to it */
+	u64 low; /* bounds of the interrupted stack, and the lowest address in it to which a word refers */
 	u64 high;
 	u64 lowest;
 	/* tasks that await the running one */
-	u64 running;   /* the frame of its outermost coroutine */
-	u64 task;      /* whose awaiter is the next one */
-	u64 coroutine; /* the next one */
+	u64 running;   /* the frame of the running task's outermost coroutine */
+	u64 task;      /* the task whose awaiter is searched next */
+	u64 coroutine; /* the next coroutine to read */
 	u64 kind;      /* the type of coroutines */
-	u64 table;     /* of a set */
-	u64 member;    /* the last one that was met */
+	u64 table;     /* address of a set's slots */
+	u64 member;    /* the last member that was found */
 	u32 slots;
-	u32 members; /* so many of those */
+	u32 members; /* number of members that were found */
 	u32 unknown; /* something of a task cannot be read */
 	/* Go */
-	u64 own_end; /* of the stack that the thread is on; 0: not known */
+	u64 own_end; /* end of the stack that the thread is on; 0: not known */
 	u64 goroutine_low; /* bounds of its goroutine's stack, if it has left that */
 	u64 goroutine_high;
-	u64 goroutine_from; /* the first word that is needed of that */
+	u64 goroutine_from; /* the lowest address that is needed of that */
 	u64 labels_at; /* offset of the address of a goroutine's labels, 0: none are wanted */
 	u64 labels;    /* where that address is, 0: nowhere */
-	u64 scheduler_from; /* the same of the scheduler's stack, if a signal interrupted that; 0: none did */
+	u64 scheduler_from; /* the same as goroutine_from for the scheduler's stack, if a signal interrupted that; 0: none did */
 	u64 scheduler_high;
-	u64 end; /* of the stack that is copied */
-	u64 below; /* as record.below_base and its size */
+	u64 end; /* end of the stack that is copied */
+	u64 below; /* address and size of the second copy, see record.below_base */
 	u64 below_size;
 	u64 size;
 	u64 goroutine_size;
-	u32 sure; /* nothing else lies between sp and end */
+	u32 sure; /* the memory between sp and `end` is only this stack */
 	u32 unread_page;
-	u64 salt;      /* of the hashes of its pages */
-	u64 parts[4];  /* of the hash of one */
-	u64 run_end;   /* the first copy ends here */
+	u64 salt;      /* salt of the hashes of the stack's pages */
+	u64 parts[4];  /* parts of the hash of one page */
+	u64 run_end;   /* end of the first copy */
 	u64 run_ended;
-	u64 later;     /* bytes of the pages further out that have changed */
-	u32 sends;     /* pages are left out of the record */
+	u64 later;     /* number of bytes of changed pages above the first copy */
+	u32 sends;     /* unchanged pages are left out of the record */
 };
 
-/* Set before load. */
-const volatile u32 everything = 0;   /* each process is recorded */
-const volatile u32 overflows_per_sample = 0; /* of the event, in units of 1/OVERFLOW; 0: a sample at each overflow */
-const volatile u32 follow = 0;       /* and the children of those that are */
-const volatile u32 tgid_of_task = 0; /* where struct task_struct has it */
-const volatile u32 own_tgid = 0;     /* the profiler, which is not recorded */
-const volatile u32 pid_of_task = 0;  /* as tgid_of_task */
-const volatile u32 memory_of_task = 0; /* the same */
-const volatile u32 code_of_memory = 0; /* where struct mm_struct counts pages of code */
-const volatile u32 stack_of_memory = 0; /* where it has the place at which the first thread's stack begins */
-const volatile u32 pointer_of_task = 0; /* as tgid_of_task: the thread pointer */
-const volatile u32 kernel_stacks = 0; /* the kernel's frames are copied, too */
-const volatile u32 locks = 0;        /* only waits for futexes are looked at */
-const volatile u32 wakers = 0;       /* who wakes threads is recorded, with its stack */
-const volatile u32 fill = 0xFFFFFFFF; /* bytes in the ring from which on its reader is woken */
-const volatile u32 seeks_waiting = 0; /* activations that wait on stacks are looked for */
-const volatile u32 follows_tasks = 0; /* the coroutines of tasks that await the running one are taken */
+/* Constants that user space sets before the load. */
+const volatile u32 everything = 0;   /* all processes are recorded */
+const volatile u32 overflows_per_sample = 0; /* in units of 1/OVERFLOW; 0: a sample at each overflow of the event */
+const volatile u32 follow = 0;       /* children of recorded processes are recorded, too */
+const volatile u32 tgid_of_task = 0; /* offset in struct task_struct */
+const volatile u32 own_tgid = 0;     /* tgid of the profiler, which is not recorded */
+const volatile u32 pid_of_task = 0;  /* offset in struct task_struct */
+const volatile u32 memory_of_task = 0; /* offset in struct task_struct */
+const volatile u32 code_of_memory = 0; /* offset in struct mm_struct of the number of code pages */
+const volatile u32 stack_of_memory = 0; /* offset in struct mm_struct of the start of the main thread's stack */
+const volatile u32 pointer_of_task = 0; /* offset in struct task_struct of the thread pointer */
+const volatile u32 kernel_stacks = 0; /* kernel frames are copied, too */
+const volatile u32 locks = 0;        /* only waits for futexes are recorded */
+const volatile u32 wakers = 0;       /* threads that wake others are recorded, with their stacks */
+const volatile u32 fill = 0xFFFFFFFF; /* number of bytes in the ring from which on its reader is woken */
+const volatile u32 seeks_waiting = 0; /* suspended evaluator calls on stacks are searched (greenlets) */
+const volatile u32 follows_tasks = 0; /* coroutines of asyncio tasks that await the running one are copied */
 const volatile u32 hash_salt = 0;    /* a random number */
-const volatile u32 runnable = 0;     /* threads that only wait for a processor are looked at, too */
+const volatile u32 runnable = 0;     /* waits of preempted threads are recorded, too */
 
 struct namespaced {
 	u32 pid;
@@ -198,7 +198,7 @@ struct namespaced {
 #if defined(__TARGET_ARCH_arm64)
 struct pt_regs {
 	u64 x[31], sp, pc, pstate;
-	u64 orig_x0; /* from here on not in what an event gives */
+	u64 orig_x0; /* the fields from here on are missing in the registers of a perf event */
 	u64 syscallno; /* in its low half */
 };
 #define FROM_USER(regs) (((regs)->pstate & 0xf) == 0)
@@ -227,7 +227,7 @@ struct pt_regs {
 	u64 r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, orig_rax, rip, cs, eflags, rsp, ss;
 };
 #define FROM_USER(regs) (((regs)->cs & 3) == 3)
-/* A thread pointer: the word there is its own address (ELF Handling For Thread-Local Storage, variant II). */
+/* Return whether a thread pointer is a C library's: it points to its own address (ELF TLS, variant II). */
 #define OF_C_LIBRARY(pointer) (word(pointer) == (pointer))
 #define SP 7
 #define RED_ZONE 128 /* bytes below sp that a function may use (System V ABI, x86-64) */
@@ -260,14 +260,14 @@ inline_ void take_registers(struct record *record, const struct pt_regs *regs)
 }
 #endif
 
-/* A code object that a sample has met: of one instant, so its head is the same further out. */
+/* A code object that occurs in the present sample. Its head is read only once, because a sample is of one instant. */
 struct met {
 	u64 turn;
 	u64 code;
 	u64 head;
 };
 
-/* Where a record is made before its size is known: each processor has one. */
+/* The memory in which a record is made before its size is known. Each processor has one. */
 struct scratch_space {
 	struct walk walk;
 	s64 sample_distance; /* from the last overflow to the next sample, in units of 1/OVERFLOW overflows */
@@ -282,11 +282,11 @@ struct scratch_space {
 	u64 words[32];
 	struct met met[MOST_MET];
 	u64 is_met;
-	u64 turn; /* which sample this is, of those with an interpreter's frames */
-	u64 window[2 * WINDOW / 8]; /* twice: what the verifier knows of a size are powers of two */
+	u64 turn; /* number of the present sample, counting those with interpreter frames */
+	u64 window[2 * WINDOW / 8]; /* twice the size, because the verifier bounds sizes by powers of two */
 	struct layout layout;
 	u64 signal[SIGNAL_STACK / 8];
-	struct pt_regs user; /* these here, for Linux 6.1 gives all functions on the way to a record 512 bytes of stack */
+	struct pt_regs user; /* not on the stack: Linux 6.1 gives all nested functions together 512 bytes of it */
 	struct ended ended;
 	struct wait fresh;
 	struct stack_key stack;
@@ -295,7 +295,7 @@ struct scratch_space {
 	u64 hashes[MOST_PAGES];
 	struct known_pages unknown; /* zeros */
 };
-/* One entry a processor, set before load: a value that the kernel keeps for each processor has at most 32 KB. */
+/* One entry for each processor, set before the load. It is no per-CPU map, because per-CPU values have at most 32 KB. */
 struct map SEC("maps") scratch = {ARRAY, 4, sizeof(struct scratch_space), 1, 0};
 
 struct bpf_perf_event_data {
@@ -335,13 +335,13 @@ inline_ u64 word(u64 address)
 	return value;
 }
 
-/* Flags of a record: is its reader to be woken? */
+/* Return the flags for submitting a record: whether its reader is woken depends on how full the ring is. */
 inline_ u64 wakes(void)
 {
 	return ringbuf_query(&ring, 0 /* BPF_RB_AVAIL_DATA */) < fill ? 1 /* BPF_RB_NO_WAKEUP */ : 2 /* BPF_RB_FORCE_WAKEUP */;
 }
 
-/* Its reader is woken by room in the ring that holds nothing. Where there is none, it is awake. */
+/* Wake the reader of the ring by an empty record. If the ring has no room for it, the reader is awake. */
 inline_ void wake(void)
 {
 	void *nothing = ringbuf_reserve(&ring, 8, 0);
@@ -349,7 +349,7 @@ inline_ void wake(void)
 		ringbuf_discard(nothing, 2 /* BPF_RB_FORCE_WAKEUP */);
 }
 
-/* Has the process other code than at its last sample? */
+/* Return whether the number of the process's code pages has changed since its last sample. */
 static __attribute__((noinline)) u32 other_code(void *task, u32 tgid)
 {
 	u64 memory = 0, pages = 0;
@@ -372,7 +372,7 @@ inline_ u64 turned(u64 value, u32 bits)
 	return bits ? value << bits | value >> (64 - bits) : value;
 }
 
-/* Its names are in pages that were used a moment ago: what cannot be read is left out. */
+/* Copy a text of a code object, such as its name, to the record. A text that cannot be read is left out. */
 inline_ void take_text(struct scratch_space *space, u64 address)
 {
 	struct walk *walk = &space->walk;
@@ -413,7 +413,7 @@ static __attribute__((noinline)) void send_code(struct scratch_space *space, u64
 	}
 }
 
-/* Words of a code object that tell it from others, as one; 0: they cannot be read. */
+/* Return a hash of the words of a code object that distinguish it from others, or 0 if they cannot be read. */
 static __attribute__((noinline)) u64 head_of(struct scratch_space *space, u64 code)
 {
 	struct met *met = &space->met[code * 0x9E3779B97F4A7C15ull >> 32 & (MOST_MET - 1)];
@@ -439,9 +439,9 @@ static __attribute__((noinline)) u64 head_of(struct scratch_space *space, u64 co
 }
 
 /*
- * Reads a frame, if it is not in the window: its place there in words, NONE where it cannot be read. Frames of newer
- * versions stand side by side, the outer ones before the inner ones: where one was near the last one, what lies before it
- * on its page is read with it.
+ * Return the index of a frame's first word in the window, or NONE if it cannot be read. A frame that is not in the window is
+ * read. Frames of newer CPython versions are adjacent, callers before callees: if the frame was near the previous one, the
+ * memory before it on its page is read with it.
  */
 inline_ u32 place_of(struct walk *walk, u64 *window, u64 at, u32 size)
 {
@@ -572,7 +572,7 @@ static long next_state(u32 index, void *context)
 	return 0;
 }
 
-/* Into walk->states: those of a thread. */
+/* Store the thread states of a thread in walk->states. */
 static __attribute__((noinline)) void find_states(struct scratch_space *space, u64 runtime, struct thread *thread, u32 tid)
 {
 	struct layout *layout = &space->layout;
@@ -600,8 +600,8 @@ static __attribute__((noinline)) void find_states(struct scratch_space *space, u
 }
 
 /*
- * Rows of a chain from the run of its nth CFrame on, behind those of the states before. Does that run end where the next
- * CFrame's begins? One that is longer than what is followed, or than there is time for, is not asked.
+ * Read the frames from the nth CFrame of a chain on, after those of the previous thread states. Return whether the evaluator
+ * call of that CFrame ends where that of the next CFrame begins, or whether it is too long to be read to its end.
  */
 inline_ u32 follow_run(struct scratch_space *space)
 {
@@ -616,7 +616,7 @@ inline_ u32 follow_run(struct scratch_space *space)
 	return walk->ended ? walk->outer == next : walk->frames >= MOST_FRAMES || walk->broken == OVER_BUDGET;
 }
 
-/* Two words of the stack, in space->signal, that look like a CFrame. */
+/* Store the address of the next two stack words, in space->signal, if they look like a CFrame. */
 static long next_pair(u32 index, void *context)
 {
 	struct scratch_space *space = *(struct scratch_space **)context;
@@ -639,7 +639,7 @@ static long next_pair(u32 index, void *context)
 	return 0;
 }
 
-/* A frame of a run that is to lead to walk->outer. */
+/* Read a frame of an evaluator call that should end at a frame whose caller is walk->outer. */
 static long next_leading(u32 index, void *context)
 {
 	struct scratch_space *space = *(struct scratch_space **)context;
@@ -673,8 +673,8 @@ static long next_linked(u32 index, void *context)
 }
 
 /*
- * An evaluator enters its CFrame into the chain before it links it to the next one. That is the next one on the stack whose
- * run ends where the one outside of it begins. The chain's CFrames outside of the innermost one; 0: it is not near.
+ * Find the second CFrame of a chain whose innermost one has no link yet: an evaluator enters its CFrame into the chain first.
+ * It is the next CFrame on the stack whose evaluator call ends where its caller's begins. Returns 0 if there is none.
  */
 static __attribute__((noinline)) u32 link_again(struct scratch_space *space)
 {
@@ -701,7 +701,7 @@ static __attribute__((noinline)) u32 link_again(struct scratch_space *space)
 	return 1;
 }
 
-/* The rows of a chain whose CFrames name its frames. */
+/* Read the frames of a chain whose CFrames point to its frames. */
 inline_ void take_linked(struct scratch_space *space)
 {
 	struct walk *walk = &space->walk;
@@ -737,7 +737,7 @@ inline_ void take_linked(struct scratch_space *space)
 		walk->broken = walk->lacks;
 }
 
-/* The chain of a thread's next state, behind those before it. */
+/* Read the chain of frames of a thread's next thread state, after those of the previous states. */
 static long next_chain(u32 index, void *context)
 {
 	struct scratch_space *space = *(struct scratch_space **)context;
@@ -814,18 +814,18 @@ static __attribute__((noinline)) void take_frames(struct scratch_space *space, s
 	}
 }
 
-/* ---- what waits on the stack: other greenlets (CPython 3.12 and later) ---- */
+/* ---- suspended evaluator calls on the stack: greenlets (CPython 3.12 and later) ---- */
 
 /*
- * As interpreters/cpython/greenlets.py has it. All entry frames name one instruction, and stand on the stack. The
- * innermost frame of the activation that one ends is named by some word of the stack between it and the one inside it:
- * of those whose frames lead to that very entry frame the one with most of them.
+ * As in interpreters/cpython/greenlets.py: all entry frames have the same instruction, and are on the stack. A
+ * stack word between an entry frame and the next one inside of it points to the innermost frame of its evaluator call. Among
+ * the words whose frames lead to this entry frame, it is the one with the most frames.
  */
-#define AT_ONCE 2       /* words of a stack that are looked at in one turn */
-#define CALLED 1024     /* bytes behind the beginning of a frame among which the one that it calls begins */
-#define NEAR_ENTRY 1024 /* bytes outside of an entry frame in which its evaluator may name the frame */
+#define AT_ONCE 2       /* number of stack words that one iteration checks */
+#define CALLED 1024     /* maximum distance in bytes from a frame to the frame that it calls */
+#define NEAR_ENTRY 1024 /* bytes above an entry frame in which its evaluator may have a pointer to a frame */
 
-/* Whatever the target's memory holds, the search ends in time. */
+/* Return whether the time limit of a run is over, and note that as the reason for missing frames. */
 inline_ u32 is_over_budget(struct walk *walk)
 {
 	if (ktime_get_ns() <= walk->deadline)
@@ -839,7 +839,7 @@ inline_ u32 on_stack(struct walk *walk, u64 address)
 	return address >= walk->stack && address < walk->stack_end;
 }
 
-/* Where a frame's object says that it leads; 0: it has none, or that is another one's. */
+/* Return the caller of a frame according to its frame object, or 0 if it has none or the object is not its own. */
 inline_ u64 link_of(struct scratch_space *space, u64 object, u64 frame)
 {
 	struct layout *layout = &space->layout;
@@ -848,7 +848,7 @@ inline_ u64 link_of(struct scratch_space *space, u64 object, u64 frame)
 	return word(object + layout->object_link);
 }
 
-/* The frame at walk->link, into space->words: the next one outside of it. 0: there is none, or that is on the stack. */
+/* Read the frame at walk->link into space->words. Return its caller, or 0 if there is none or it is on the stack. */
 inline_ u64 next_outside(struct scratch_space *space, u64 *flags)
 {
 	struct walk *walk = &space->walk;
@@ -879,7 +879,7 @@ static long next_link(u32 index, void *context)
 	return !space->walk.link || space->walk.leads;
 }
 
-/* The same, and a row of it. */
+/* Go on to the caller of the frame at walk->link, and add a row for the frame. */
 static long next_waiting(u32 index, void *context)
 {
 	struct scratch_space *space = *(struct scratch_space **)context;
@@ -907,7 +907,7 @@ static long next_waiting(u32 index, void *context)
 	return walk->leads != 0;
 }
 
-/* How many frames lead from one, which lives and calls something, to the entry frame; 0: they do not. */
+/* Return the number of frames from one that calls a C function to the entry frame, or 0 if they do not lead there. */
 inline_ u32 run_length(struct scratch_space *space, u64 frame)
 {
 	struct walk *walk = &space->walk;
@@ -925,7 +925,7 @@ inline_ u32 run_length(struct scratch_space *space, u64 frame)
 	return walk->leads ? walk->length : 0;
 }
 
-/* A word of the stack that may name a frame: this is asked only where none of the known places does. */
+/* Store the next stack word that may point to a frame. This is done only if none of the known distances fits. */
 static long next_word(u32 index, void *context)
 {
 	struct scratch_space *space = *(struct scratch_space **)context;
@@ -954,8 +954,8 @@ static long next_called(u32 index, void *context)
 }
 
 /*
- * The next word that may name the innermost frame. After them: the frame that the best one calls is the next one in
- * memory, though no word of the stack may name it: a register does.
+ * Try the next word that may point to the innermost frame. After all words, search the memory after the best frame for its
+ * callee, because the pointer to that may be in a register and in no stack word.
  */
 static long next_naming(u32 index, void *context)
 {
@@ -1060,7 +1060,7 @@ static long next_mark(u32 index, void *context)
 	return 0;
 }
 
-/* Entry frames of a part of the stack, innermost first. */
+/* Find the entry frames in the next part of the stack, innermost first. */
 static long next_marks(u32 index, void *context)
 {
 	struct scratch_space *space = *(struct scratch_space **)context;
@@ -1075,7 +1075,7 @@ static long next_marks(u32 index, void *context)
 	return 0;
 }
 
-/* How the process's entry frames look, by the outermost frame of a thread's own chain. 0: it is none. */
+/* Learn instruction and code of entry frames from the outermost frame of a thread's own chain. Returns 0 if it is none. */
 inline_ u32 learn_mark(struct scratch_space *space, struct process *process, u32 own)
 {
 	struct walk *walk = &space->walk;
@@ -1089,7 +1089,7 @@ inline_ u32 learn_mark(struct scratch_space *space, struct process *process, u32
 	return 1;
 }
 
-/* own: rows of the thread's own chain. That is empty where a greenlet begins or ends. */
+/* Add rows of suspended evaluator calls. `own`: length of the thread's own chain, 0 where a greenlet begins or ends. */
 static __attribute__((noinline)) void take_waiting(struct scratch_space *space, struct process *process, u32 own)
 {
 	struct walk *walk = &space->walk;
@@ -1105,12 +1105,12 @@ static __attribute__((noinline)) void take_waiting(struct scratch_space *space, 
 	loop(MOST_ENTRIES, next_entry, &space, 0);
 }
 
-/* ---- the same, CPython 3.11 ---- */
+/* ---- suspended evaluator calls on the stack: greenlets (CPython 3.11) ---- */
 
 /*
- * A CFrame names the next one outside of it, the outermost one the root. So from the stack's end inwards, each word that names
- * the root or a CFrame that was found may be the link of one. What their frames say is copied here; which of them
- * wait is decided where the copy of the stack is read, as by stops (interpreters/cpython/greenlet_cframes.py).
+ * A CFrame points to its caller's, the outermost CFrame to the root. So from the stack's end inwards, each word that points to
+ * the root or to a CFrame that was found may be the link of a CFrame. Their frames are copied here. The reader of the
+ * record decides which of them are suspended (interpreters/cpython/greenlet_cframes.py).
  */
 #define FOUND(space, address) ((space)->signal[(address) >> 3 & (SIGNAL_STACK / 8 - 1)])
 
@@ -1134,7 +1134,7 @@ static long next_linking(u32 index, void *context)
 	return 0;
 }
 
-/* CFrames of a part of the stack, outermost first. */
+/* Find the CFrames in the next part of the stack, outermost first. */
 static long next_linkings(u32 index, void *context)
 {
 	struct scratch_space *space = *(struct scratch_space **)context;
@@ -1149,7 +1149,7 @@ static long next_linkings(u32 index, void *context)
 	return 0;
 }
 
-/* The frame at walk->link, and a row of it. One that has a row leads where it did. */
+/* Add a row for the frame at walk->link, and go on to its caller. A frame that already has a row ends the search. */
 static long next_entered(u32 index, void *context)
 {
 	struct scratch_space *space = *(struct scratch_space **)context;
@@ -1210,11 +1210,11 @@ static __attribute__((noinline)) void take_named(struct scratch_space *space)
 	loop(MOST_ENTRIES, next_named, &space, 0);
 }
 
-/* ---- both ---- */
+/* ---- greenlets of all versions ---- */
 
 /*
- * What the code object is of a row of what waits, or of a task that awaits. None of an entry frame, which runs nothing. This
- * is not done where rows are made: that is as deep in functions as the stack allows that Linux 6.1 gives all of them.
+ * Read the head of the code object of a row that has none yet: of a suspended call or an awaiting task. Entry frames run no
+ * code. This is not done where rows are made, because there the call depth uses up the stack that Linux 6.1 gives.
  */
 static long next_head(u32 index, void *context)
 {
@@ -1234,7 +1234,7 @@ static long next_head(u32 index, void *context)
 	return 0;
 }
 
-/* What waits on the stack, behind all other rows. */
+/* Add rows of suspended evaluator calls on the stack, after all other rows. */
 inline_ void seek(struct scratch_space *space, struct process *process, u64 sp, u64 end)
 {
 	struct walk *walk = &space->walk;
@@ -1280,8 +1280,8 @@ static long mapping_ends(void *task, struct vm_area_struct *vma, void *context)
 }
 
 /*
- * Into a record. The compiler would compare size - 1 where it knows that size is not 0, and Linux 6.1 does not see what
- * that says of size.
+ * Copy `size` bytes into a record. If the compiler knew that size is not 0, it would compare size - 1, from which Linux 6.1
+ * does not learn a bound of size.
  */
 inline_ void put(u64 *record, u32 at, void *from, u64 size, u64 most)
 {
@@ -1366,7 +1366,7 @@ static long next_words(u32 index, void *context)
 	return 0;
 }
 
-/* Is a page as the last record of its stack had it? Two pages with one hash are one: 64 bits, and a random salt. */
+/* Check whether a page has changed since the last record of its stack, by a 64-bit hash with a random salt. */
 static long next_hash(u32 index, void *context)
 {
 	struct hashing *hashing = context;
@@ -1403,7 +1403,7 @@ inline_ struct known_pages *known_pages_of(struct scratch_space *space)
 	return map_lookup(&known_stacks, &space->stack);
 }
 
-/* Which pages of the stack from sp on have changed? Sets walk->sends; 0: one cannot be read, so all is copied as it can be. */
+/* Find which pages of the stack above sp have changed. Clears walk->sends if a page cannot be read: then all are copied. */
 static __attribute__((noinline)) void find_changes(struct scratch_space *space, u64 sp)
 {
 	struct walk *walk = &space->walk;
@@ -1427,7 +1427,7 @@ static __attribute__((noinline)) void find_changes(struct scratch_space *space, 
 	walk->sends = !walk->unread_page;
 }
 
-/* A page that was sent is known, and those behind the first copy are sent one by one. */
+/* Store the hash of a page that is sent. Send it separately if it is above the first copy. */
 static long next_sent(u32 index, void *context)
 {
 	struct sending *sending = context;
@@ -1457,7 +1457,7 @@ static long next_sent(u32 index, void *context)
 	return 0;
 }
 
-/* What follows the first copy. Its pages are known now; if one could not be copied, none is, and the next record has all. */
+/* Send the pages above the first copy. If a page cannot be copied, no page counts as known, and the next record has all. */
 static __attribute__((noinline)) void send_pages(struct sending *sending, u32 at)
 {
 	struct scratch_space *space = sending->space;
@@ -1488,8 +1488,8 @@ static long next_reference(u32 index, void *context)
 }
 
 /*
- * A handler on a stack of its own refers to the stack that it interrupted: its signal frame has that one's sp. 0: no word
- * of it does, so it is not that.
+ * Return the lowest address in the stack [low, end) to which the stack of a signal handler refers: its signal frame has the
+ * interrupted sp. Returns 0 if no word refers to that stack, so that it is not the interrupted one.
  */
 static __attribute__((noinline)) u64 interrupted(struct scratch_space *space, u64 sp, u64 low, u64 end)
 {
@@ -1509,10 +1509,10 @@ static __attribute__((noinline)) u64 interrupted(struct scratch_space *space, u6
 }
 
 /*
- * Where a thread's stack begins, if that is between these. The first one's, and a little more: what lies above, up to the
- * end of the mapping, are the program's arguments and its environment. Others' where the thread pointer is: C libraries
- * have a thread's own data at the top of its stack, and stacks may have one mapping (glibc 2.42: no mapping guards them).
- * A Go program without one has it in its heap, as it has its stacks. The lowest bit says whether it is one of these.
+ * Return the end of a thread's stack, if that is between sp and the end of the mapping. For the main thread it is a little
+ * above the start of its stack: arguments and environment follow up to the end of the mapping. For others it is the thread
+ * pointer: C libraries put thread data at the top of the stack, and several stacks may share a mapping (glibc 2.42 has no
+ * guards). A Go program without a C library has both in its heap. The lowest bit says whether the end is one of these.
  */
 static __attribute__((noinline)) u64 beginning(void *task, u64 sp, u64 end)
 {
@@ -1528,7 +1528,7 @@ static __attribute__((noinline)) u64 beginning(void *task, u64 sp, u64 end)
 
 #define LABEL_HEADS 8 /* in space->words: address of the first name, distance to its value, to the next name, their number */
 
-/* A label. Addresses of its name and value, each with a number of bytes, are where space->words say. */
+/* Copy a label. space->words say where the addresses and lengths of its name and value are. */
 static long next_label(u32 index, void *context)
 {
 	struct scratch_space *space = *(struct scratch_space **)context;
@@ -1581,7 +1581,7 @@ static __attribute__((noinline)) void take_labels(struct scratch_space *space, u
 	loop(MOST_LABELS + 1, next_label, &space, 0);
 }
 
-/* What Go calls stack.lo and stack.hi, of a struct g. */
+/* Return whether sp is within stack.lo and stack.hi of a struct g. */
 inline_ u32 is_on_stack_of(u64 goroutine, u64 sp, u64 *low, u64 *high)
 {
 	*low = word(goroutine);
@@ -1590,9 +1590,9 @@ inline_ u32 is_on_stack_of(u64 goroutine, u64 sp, u64 *low, u64 *high)
 }
 
 /*
- * The goroutine that a thread of a Go program runs, and what is needed of its stack if the thread is on another one: that of
- * its scheduler (runtime.systemstack, runtime.morestack, calls of C), or of a signal handler. There the stack begins with the
- * sp that was saved, or where a register or the handler's stack refers to it: to call the vDSO, Go saves sp in a register.
+ * Find the goroutine that a thread of a Go program runs, and the part of its stack to copy if the thread is on another one:
+ * that of its scheduler (runtime.systemstack, runtime.morestack, calls of C), or of a signal handler. The part begins at
+ * the saved sp, or at the lowest address to which a register or the handler's stack refers: for the vDSO, Go saves sp there.
  */
 static __attribute__((noinline)) void find_goroutine(struct scratch_space *space, struct process *process, void *task, u64 sp)
 {
@@ -1668,7 +1668,7 @@ static __attribute__((noinline)) void remember_end(struct thread *thread, u32 ti
 	map_update(&threads, &tid, &fresh, 0);
 }
 
-/* The kernel's frames of this moment without the innermost ones; none of a thread that is interrupted in user mode. */
+/* Copy the present kernel frames without the `innermost` ones. A thread that was interrupted in user mode has none. */
 inline_ void take_kernel(struct scratch_space *space, void *context, u64 innermost)
 {
 	space->record.kernel = 0;
@@ -1679,7 +1679,7 @@ inline_ void take_kernel(struct scratch_space *space, void *context, u64 innermo
 		space->record.kernel = (u32)size / 8;
 }
 
-/* As much below sp as is copied: of a page below that is not there nothing. */
+/* Find how many bytes below sp are copied: none of a page that is not in memory. */
 static __attribute__((noinline)) void find_zone(struct scratch_space *space)
 {
 	struct record *record = &space->record;
@@ -1690,7 +1690,7 @@ static __attribute__((noinline)) void find_zone(struct scratch_space *space)
 	space->walk.zone = zone;
 }
 
-/* Where the stack ends that the thread is on, and what is copied of the one below it. */
+/* Find the end of the stack that the thread is on, and the part of the interrupted stack to copy. */
 static __attribute__((noinline)) void find_end(struct scratch_space *space, struct process *process, struct thread *thread,
 					       void *task, u32 tid)
 {
@@ -1750,7 +1750,7 @@ static __attribute__((noinline)) void find_end(struct scratch_space *space, stru
 	walk->end = end;
 }
 
-/* A record's registers and the kernel's frames are there already: what is to be copied. */
+/* Find what is to be copied to a record that already has registers and kernel frames. */
 static __attribute__((noinline)) void prepare_record(struct scratch_space *space, struct process *process, void *task,
 						     u32 leaves_out)
 {
@@ -1819,7 +1819,7 @@ static __attribute__((noinline)) void prepare_record(struct scratch_space *space
 	record->texts = walk->texts;
 }
 
-/* A part of the stack of a record, at walk->from. */
+/* Copy a part of a stack, from walk->from on, to the record. */
 inline_ void copy_part(struct sending *sending, u64 from, u64 size)
 {
 	struct walk *walk = &sending->space->walk;
@@ -1829,7 +1829,7 @@ inline_ void copy_part(struct sending *sending, u64 from, u64 size)
 	loop(MOST_PAGES + 2, next_page, sending, 0);
 }
 
-/* The prepared record into the ring. 0: it was left there. */
+/* Submit the prepared record to the ring. Returns 0 on success. */
 static __attribute__((noinline)) int send_record(struct scratch_space *space, void *task)
 {
 	struct record *record = &space->record;
@@ -1883,8 +1883,8 @@ static __attribute__((noinline)) int send_record(struct scratch_space *space, vo
 }
 
 /*
- * One after the other, not one in the other: so each has room on the stack. leaves_out: unchanged pages of a long stack are,
- * which takes too long for the scheduler.
+ * Prepare and submit a record. The two functions are not nested, so that each has room on the stack. With `leaves_out`,
+ * unchanged pages of a long stack are left out, for which the scheduler has no time.
  */
 inline_ int take_record(struct scratch_space *space, struct process *process, void *task, u64 ids, u64 began, u32 leaves_out)
 {
@@ -1895,7 +1895,7 @@ inline_ int take_record(struct scratch_space *space, struct process *process, vo
 	return send_record(space, task);
 }
 
-/* With which a task entered the kernel; NULL where they cannot be read. */
+/* Return the registers with which a task entered the kernel, or NULL if they cannot be read. */
 inline_ struct pt_regs *user_registers(struct scratch_space *space, void *task)
 {
 	void *user = task_pt_regs(task);
@@ -1906,7 +1906,7 @@ inline_ struct pt_regs *user_registers(struct scratch_space *space, void *task)
  * Decide whether this overflow of the processor's event is a sample. The event overflows several times as often as samples
  * are wanted. Each slot of overflows_per_sample overflows has one sample, at a uniformly distributed random place. So a
  * program cannot run in step with the samples, and the number of samples is still that of the slots. All overflows of the
- * processor count, whoever runs: each moment of its time is as likely as any other.
+ * processor count, whatever process runs: each moment of the processor's time is equally likely to be sampled.
  */
 inline_ u32 is_sample(struct scratch_space *space)
 {
@@ -1962,9 +1962,9 @@ int sample(struct bpf_perf_event_data *context)
 
 /* ---- waits ---- */
 
-/* The states of a task in the kernel (include/linux/sched.h). */
-#define SAVED_NS 20000000 /* of a thread's share, that it may use at once */
-#define TRACEPOINT_FRAMES 2 /* this program, and what calls it at a tracepoint */
+/* Task states are those of the kernel (include/linux/sched.h). */
+#define SAVED_NS 20000000 /* maximum saved time for stack copies, in ns of the thread's time */
+#define TRACEPOINT_FRAMES 2 /* innermost kernel frames to skip at a tracepoint: this program and its caller */
 #define TASK_ENDED 0xb0 /* EXIT_DEAD, EXIT_ZOMBIE, TASK_DEAD */
 
 struct switch_tracepoint {
@@ -2001,7 +2001,7 @@ inline_ void report_end(struct scratch_space *space, struct wait *wait, u64 now,
 	wait->count += 1;
 }
 
-/* The stack of one that leaves its processor. Of a thread that waits often only some: the copies take a share of its time. */
+/* Copy the stack of a thread that leaves its processor. If it waits often, only some are copied, to limit the cost. */
 inline_ void copy_wait(struct switch_tracepoint *context, struct scratch_space *space, struct wait *wait,
 		       struct process *process, u64 ids, u64 now, struct limits *limit)
 {
@@ -2028,7 +2028,7 @@ inline_ void copy_wait(struct switch_tracepoint *context, struct scratch_space *
 	wait->due_ns += rest < limit->least_ns ? rest : limit->least_ns;
 }
 
-/* Does the thread that runs now wait for a futex? */
+/* Return whether the current thread begins to wait for a futex. */
 inline_ u32 waits_for_lock(struct wait *wait)
 {
 	struct pt_regs *user = task_pt_regs(get_current_task_btf());
@@ -2152,8 +2152,8 @@ int switched(struct switch_tracepoint *context)
 }
 
 /*
- * Whoever runs now wakes the thread of a wait: in a system call, or as a thread of the kernel's. An interrupt (a timer, a
- * device) wakes threads, too: it is nobody's, and known where it interrupted user mode.
+ * Store the current thread as the waker of a waiting thread, if it is in a system call or is a kernel thread. Interrupts
+ * (a timer, a device) wake threads, too, without a waker. They are recognized if they interrupted user mode.
  */
 inline_ void take_waker(void *context, struct wait *wait, u64 now)
 {
@@ -2208,7 +2208,7 @@ struct raw_tracepoint {
 	u64 args[3];
 };
 
-/* A child is recorded from its first moment, with what is known of its parent's interpreter. */
+/* Record a forked child from its first moment, with what is known about its parent's interpreter. */
 SEC("raw_tp/sched_process_fork")
 int forked(struct raw_tracepoint *context)
 {
@@ -2235,7 +2235,7 @@ int forked(struct raw_tracepoint *context)
 	return 0;
 }
 
-/* Another program: nothing is known of its interpreter, or of its stack. */
+/* Forget interpreter and stacks of a process that executes another program. */
 SEC("raw_tp/sched_process_exec")
 int executed(struct raw_tracepoint *context)
 {
