@@ -1,4 +1,4 @@
-"""The interface of a source of code descriptions."""
+"""The interface of a source of descriptions of JIT code, such as a perf map or the memory of a Java virtual machine."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ None.
 
 @dataclass(frozen=True, slots=True)
 class CodeScan:
-    """The circumstances of one scan of a process for JIT code, such as its time and address space. Every source of
-    descriptions gets it.
+    """The circumstances of one scan of a process for JIT code, such as its time and address space. Every source of code
+    descriptions (CodeSource) gets it.
 
     Attributes:
         space: The address space.
@@ -64,11 +64,12 @@ class Descriptions(Protocol):
 
 
 class CodeSource(Protocol):
-    """One way in which one process describes its JIT code. No content that the process has written makes it raise.
+    """One source of descriptions of one process's JIT code, such as its perf map. No content that the process has
+    written makes it raise.
 
     Attributes:
         label: Name of the source. The module of its code is "[jit] LABEL".
-        in_memory: True if it reads the process's memory, False if it reads files.
+        in_memory: True if the source reads the process's memory, False if it reads files.
         spans: The described code, by address and time.
     """
 
@@ -104,7 +105,7 @@ class ManagedRuntime(CodeSource, Protocol):
 
     Attributes:
         reserved: Start and end of memory that the runtime makes executable as it needs it, (0, 0) if unknown.
-        thread_names: Names that the program gave to its threads, by tid in the process's own pid namespace. Those of
+        thread_names: Names that the program gave to its threads, by tid in the process's own pid namespace. Names of
             ended threads may be among them.
         is_open: The runtime runs in the process, and its description of itself was read.
         own_modules: File names of the modules whose native frames belong to the runtime itself. They are hidden in
@@ -117,7 +118,9 @@ class ManagedRuntime(CodeSource, Protocol):
     def is_open(self) -> bool: ...
 
     def is_entry(self, span: Span[Any], pc: int) -> bool:
-        """Return True if code at a lookup pc only leads from native code to functions of the program."""
+        """Return True if the code at a lookup pc is only a stub through which native code calls functions of the
+        program.
+        """
         ...
 
     @property
@@ -128,18 +131,21 @@ class ManagedRuntime(CodeSource, Protocol):
 
     @property
     def code_ranges(self) -> Ranges:
-        """The parts of files that run the runtime's functions."""
+        """Address ranges of mapped files whose code runs functions of the program, such as functions that are built
+        into V8.
+        """
         ...
 
     @property
     def stack_named(self) -> Ranges:
-        """Address ranges of code that runs many functions, such as an interpreter. What a frame in it is called follows
-        from the stack copy.
+        """Address ranges of code that runs many functions, such as an interpreter. The stack copy of the sample tells
+        which function a frame runs there.
         """
         ...
 
     def bind_frames(self, batch: SampleBatch, walk: Walk, lanes: I64, frames: I64) -> Sequence[Span[Any] | None]:
-        """Return the description of each frame in `stack_named` by its function, None if that is unknown.
+        """Return for each frame whose pc is in `stack_named` the description of the function that it runs, None if that
+        is unknown.
 
         Args:
             batch: The samples.
@@ -151,7 +157,7 @@ class ManagedRuntime(CodeSource, Protocol):
 
     def read_ahead(self, space: AddressSpace, batch: SampleBatch) -> None:
         """Read the generated code on the stacks of a batch before the batch is unwound, because the process may end
-        until then.
+        before that.
         """
         ...
 
@@ -165,10 +171,10 @@ class RuntimeKind:
     """A managed runtime that pyprof reads.
 
     Attributes:
-        open: Makes the reader of one process.
-        symbols: First letters of the symbols that it needs.
-        programs: Names of the files that contain the runtime, if its code is in them; None if all code that runs its
-            functions is without a file.
+        open: Creates the reader of the runtime in one process.
+        symbols: Prefixes of the names of symbols that the reader needs.
+        programs: Pattern of the names of files that contain the runtime, if code in such a file runs functions of the
+            program. None if only JIT code does.
     """
 
     open: Callable[[Arch, Diagnostics], ManagedRuntime]

@@ -52,11 +52,13 @@ MAX_READS = 4
 """Maximum number of attempts to read a list of the GDB JIT interface that changes during the read."""
 
 SHORT_LIST = 64
-"""Maximum length of a GDB JIT list that is always read to its end. A longer one may be taken as unchanged: see REST."""
+"""Maximum length of a GDB JIT list that is always read to its end. A longer list may count as unchanged if its
+descriptor is unchanged (see REST).
+"""
 
 REST = 50
-"""Factor that limits the cost of reading a GDB JIT list: one that took t to read is not read again for REST * t while
-its descriptor is unchanged.
+"""Factor that limits the cost of reading a GDB JIT list: a list that took t to read is not read again for REST * t
+while its descriptor is unchanged.
 """
 
 MARK_BYTES = 1 << 16
@@ -90,7 +92,9 @@ class GdbCode:
     in_memory = True
 
     def __init__(self, unwind_sources: Sequence[str], diagnostics: Diagnostics) -> None:
-        """Take the names of the unwind tables to read in registered object files, and the counters of the recording."""
+        """Create a reader of one process's GDB JIT interface, from the names of the unwind tables to read in registered
+        object files and the counters of the recording.
+        """
         self.spans: CodeMap[MemoryObject] = CodeMap()
         self._names = unwind_sources
         self._diagnostics = diagnostics
@@ -132,7 +136,7 @@ class GdbCode:
         """Return True if the entry that was registered last with the GDB JIT interface now has another object file than
         at the last scan.
 
-        Freed memory is soon reused for the next object file, and then the descriptor is unchanged.
+        Freed memory is soon reused for the next object file, and then the interface's descriptor has the same content.
         """
         known = self._known.get((avma, self._relevant.get(avma, 0)))
         if known is None:
@@ -145,7 +149,7 @@ class GdbCode:
 
     def _mark(self, scan: CodeScan, entry: JitEntry) -> bytes:
         """Return a hash that distinguishes object files which a process registers at the same address, without reading
-        all of a large one.
+        all of a large object file.
         """
         from _blake2 import blake2b  # hashlib loads OpenSSL
 
@@ -215,8 +219,8 @@ class GdbCode:
         return True
 
     def _held(self) -> int:
-        """Return how many bytes of registered object files are in memory, including those that only samples of the past
-        may need.
+        """Return the number of bytes of registered object files that pyprof keeps in memory, including those that only
+        earlier samples may need.
         """
         return sum(value.size for value in {span.value for span in (*self.spans, *self.spans.past)})
 
@@ -263,7 +267,7 @@ class Registered:
     Attributes:
         info: The unwind info.
         arch: The architecture.
-        table: Its table, None for a procedure and for a table that cannot be used.
+        table: The unwind table, None for a procedure and for a table that cannot be used.
         size: Size of the table in bytes.
     """
 
@@ -358,13 +362,13 @@ class LibunwindCode(NoImage):
         return found
 
     def _take(self, scan: CodeScan, reader: DynReader, state: _List, found: DynList, actions: int) -> None:
-        """Load new and changed infos of libunwind's list, and drop those that it no longer has.
+        """Load new and changed infos of libunwind's list, and drop those that the list no longer has.
 
         Args:
             scan: The scan.
-            reader: Reads the list.
+            reader: The reader of the list.
             state: The state of the list, which is updated.
-            found: The list.
+            found: The list as it was read.
             actions: Number of registrations and cancellations since the last read. New infos are at the front, so at
                 most this many infos are new.
         """
@@ -404,7 +408,8 @@ class LibunwindCode(NoImage):
         )  # of overlapping spans, the later is found first
 
     def _again(self, reader: DynReader, read: DynInfo, usual: bool) -> DynInfo:
-        """Read a libunwind info by the other one of its two possible layouts.
+        """Read a libunwind info again by one of its two possible layouts: with the field load_offset if `usual` is
+        True.
 
         Return the info unchanged if it cannot be read by that layout.
         """
@@ -416,7 +421,7 @@ class LibunwindCode(NoImage):
     def _vote(self, state: _List, infos: list[DynInfo]) -> None:
         """Determine which layout libunwind's infos have in this process, by those infos whose layout is certain.
 
-        Mostly, one program has one version of the headers.
+        Usually a program is built with one version of libunwind's headers.
         """
         votes = Counter(info.with_offset for info in infos if info.sure)
         if votes:
@@ -436,8 +441,8 @@ class LibunwindCode(NoImage):
         return value
 
     def _held(self) -> int:
-        """Return how many bytes of libunwind's tables are in memory, including those that only samples of the past may
-        need.
+        """Return the number of bytes of registered libunwind tables that pyprof keeps in memory, including those that
+        only earlier samples may need.
         """
         return sum(value.size for value in {span.value for span in (*self.spans, *self.spans.past)})
 

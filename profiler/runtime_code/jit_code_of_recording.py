@@ -1,6 +1,6 @@
 """Numbers and descriptions of the JIT code in the frames of a recording.
 
-The description of a frame is chosen when its sample is walked, because the address may later belong to other code.
+The description of a frame is chosen when its sample is unwound, because the address may later belong to other code.
 """
 
 from __future__ import annotations
@@ -34,16 +34,18 @@ U64 = npt.NDArray[np.uint64]
 
 KERNELS = frozenset({"[vdso]", "[vsyscall]"})
 NAME_ORDER = ("gdb", "hotspot", "v8", "jitdump", "libunwind", "perf map")
-"""Labels of the sources of JIT code in the order in which names are taken: first those with lines, then those with
-exact times.
+"""Labels of the sources of JIT code descriptions, in the order in which names are taken from them: first sources with
+lines, then sources with exact times.
 """
 _FRAMES = 64
-"""Maximum number of frames that are named without a pause for other work."""
+"""Number of frames of JIT code that are described before RuntimeProcesses.between_lookups runs, in which other work is
+done.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """A description of JIT code that got a number, because frames of stacks refer to it."""
+    """A description of JIT code that has a number, because frames of stacks refer to it."""
 
     process: ProcessCode
     spans: Spans
@@ -58,7 +60,7 @@ class _BoundFrames:
     Attributes:
         mark: State of the descriptions (see ProcessCode.mark).
         by_pc: Number of each lookup pc, 0 if no code is described there.
-        by_span: Number of each description that a managed runtime gave for a frame.
+        by_span: Number of each description of a frame by a managed runtime.
     """
 
     mark: tuple[int, int, int]
@@ -67,7 +69,7 @@ class _BoundFrames:
 
 
 class RuntimeCode:
-    """The JIT code of a recording: a number for each function that a frame runs, and what the number means.
+    """The JIT code of a recording: a number for each function that a frame runs, and the description with that number.
 
     Implements pipeline.batch_to_stacks.CodeBinder and symbolize.symbolizer.DescribedCode.
     """
@@ -85,7 +87,7 @@ class RuntimeCode:
         self._new_functions = 0
 
     def forget(self, space: AddressSpace) -> None:
-        """Drop an address space to which no later sample belongs, with its descriptions of JIT code."""
+        """Drop the descriptions of JIT code in an address space from which no more samples come."""
         self._candidates.pop(space.id, None)
         self._bound.pop(space.id, None)
         self.processes.forget(space)
@@ -95,8 +97,8 @@ class RuntimeCode:
 
         Args:
             numbers: Numbers of the descriptions to which stacks refer.
-            since_ns: CLOCK_MONOTONIC time. No sample from before it is still to come, so descriptions and processes
-                that ended before are dropped.
+            since_ns: CLOCK_MONOTONIC time. All samples before that time are already unwound, so descriptions and
+                processes that ended before it are dropped.
         """
         self._codes = {number: code for number, code in self._codes.items() if number in numbers}
         self._described = {number: known for number, known in self._described.items() if number in numbers}
@@ -176,7 +178,7 @@ class RuntimeCode:
         return bound
 
     def _search_numbers(self, process: ProcessCode, space: AddressSpace, time_ns: int, lookup: U64) -> I64:
-        """Return the number of the JIT code at each lookup pc at a time, 0 where none is described."""
+        """Return the number of the JIT code description at each lookup pc at a time, 0 where no code is described."""
         pcs, inverse = np.unique(lookup, return_inverse=True)
         numbers = [self._number(process, space, pc, time_ns) for pc in pcs.tolist()]
         return np.array(numbers, np.int64)[inverse]
@@ -208,7 +210,7 @@ class RuntimeCode:
         return self._find_runtime(key) is not None and not self.is_entry(key)
 
     def is_entry(self, key: FrameKey) -> bool:
-        """Return True if a frame only leads from native code to functions of a managed runtime."""
+        """Return True if a frame is only a stub through which native code calls functions of a managed runtime."""
         found = self._find_runtime(key)
         return found is not None and found[0].is_entry(found[1], lookup_pc(key.pc, key.exact))
 
@@ -257,7 +259,9 @@ class RuntimeCode:
         return _describe(process, spans, space, pc) if any(spans) else None
 
     def end_lookup_round(self) -> None:
-        """Note that a round of name lookups has ended. The next round reads later descriptions of JIT code again."""
+        """Record that a round of name lookups has ended. In each round, the files with a process's later descriptions
+        of JIT code are read once.
+        """
         self._late.clear()
 
 
@@ -290,7 +294,7 @@ def _describe(process: ProcessCode, spans: Spans, space: AddressSpace, pc: int) 
 
 
 def _within(pcs: U64, ranges: Ranges) -> npt.NDArray[np.bool_]:
-    """Return a bool array that is True for each pc in one of several ranges, which do not overlap."""
+    """Return a bool array that is True for each pc that lies in one of several non-overlapping ranges."""
     if not ranges:
         return np.zeros(len(pcs), np.bool_)
     starts, ends = np.array(sorted(ranges), np.uint64).T

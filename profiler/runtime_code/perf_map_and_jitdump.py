@@ -26,11 +26,13 @@ from pyprof.unwind.formats.cfi_sections import CfiTable
 from pyprof.unwind.formats.libunwind_registrations import shift_rows
 
 LINE_BYTES = 30
-"""Memory in bytes that a line of a perf map takes in addition to its name."""
+"""Estimate of the memory in bytes that a line of a perf map takes in addition to its name."""
 
 
 class PerfMapCode(NoImage):
-    """The perf map of one process. Implements CodeSource. A core file or another machine has none."""
+    """The perf map of one process. Implements CodeSource. Processes of a core file or of another machine have no perf
+    map.
+    """
 
     label = "perf map"
     in_memory = False
@@ -63,7 +65,7 @@ class PerfMapCode(NoImage):
     def _lines(self, file: GrowingFile, data: bytes, anew: bool) -> Iterator[NamedRanges]:
         """Yield the names of a perf map in pieces up to the end of the file, or until another file replaces it.
 
-        That file's first bytes are kept for later.
+        The first bytes of a replacing file are kept for update().
         """
         if anew:
             self._reader.restart()
@@ -102,18 +104,18 @@ class PerfMapCode(NoImage):
 
 
 FILE = re.compile(r"(?:^|/)jit-\d+\.dump$")
-"""Pattern of the names of files whose executable mapping marks them as the process's jitdump. perf searches for the
-same.
+"""Pattern of the file names of jitdumps. A process marks its jitdump by an executable mapping of the file, as perf
+expects.
 """
 
 
 @dataclass(eq=False)
 class JitCode:
-    """A piece of code that a jitdump describes, with what was done with it since.
+    """A piece of code that a jitdump describes, with its later moves.
 
     Attributes:
-        loaded: The code's record.
-        shift: Distance in bytes by which it was moved since.
+        loaded: The record that loaded the code.
+        shift: Distance in bytes by which the code was moved since then.
         table: Unwind table of the code, opened at the first lookup.
     """
 
@@ -235,8 +237,8 @@ def jitdump_mappings(space: AddressSpace) -> list[Mapping]:
 
 
 def open_mapped(space: AddressSpace, mapping: Mapping, owners: frozenset[int]) -> GrowingFile | None:
-    """Return the jitdump file of a mapping, opened by the first of its names that leads to it (docs/how-it-works.md),
-    or None.
+    """Return the jitdump file that a process has mapped, or None if no name leads to it. Tried are the path below the
+    process's root, the kernel's handle of the mapping, and the plain path.
     """
     ways = (
         partial(open_below, space.root, mapping.path),

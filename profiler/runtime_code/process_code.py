@@ -1,6 +1,6 @@
 """All code descriptions of one process: its sources, updated together.
 
-RUNTIMES lists the managed runtimes that pyprof reads. A new one is a folder and a row there.
+RUNTIMES lists the managed runtimes that pyprof reads. A new managed runtime is a folder and a row there.
 """
 
 from __future__ import annotations
@@ -40,21 +40,27 @@ SYMBOL_PREFIXES = tuple(prefix for kind in RUNTIMES for prefix in kind.symbols)
 
 
 def may_run(name: str) -> bool:
-    """Return True if a file of this name may contain a runtime that runs its functions by code in its file."""
+    """Return True if a file with this name may contain a managed runtime that runs functions of the program by code in
+    its file, as node does.
+    """
     return any(kind.programs is not None and kind.programs.fullmatch(name) for kind in RUNTIMES)
 
 
 REST = 2
-"""Factor that limits the cost of JIT code updates: no quick update for REST times the duration of the last one."""
+"""Factor that limits the cost of JIT code updates: after an update that took t, there is no quick update for REST *
+t.
+"""
 
 _CLOCK_SLACK_NS = 1_000_000_000
-"""Tolerance in ns if the first write of a process's perf map seems to precede the start of the process."""
+"""Tolerance in nanoseconds for a perf map whose time of writing seems to precede the start of its process."""
 
 MAX_TIDS = 1 << 16
-"""Maximum number of threads of a process in another pid namespace whose tids are kept."""
+"""Maximum number of threads of a process in another pid namespace whose tids in that namespace are cached."""
 
 Spans = tuple[Span[Any] | None, ...]
-"""The description of a JIT code address by each source, in the order of ProcessCode.sources."""
+"""The descriptions of a JIT code address: one for each source, in the order of ProcessCode.sources, None where a source
+has none.
+"""
 
 FindSymbols = Callable[[AddressSpace, Arch], Sequence[tuple[bytes, int]]]
 
@@ -65,9 +71,9 @@ class ProcessCode:
     Attributes:
         arch: Architecture of the process.
         pid: Pid of the process.
-        runtimes: The managed runtimes that may run in it. They are sources, too.
-        sources: The sources in the order in which they give unwind rules and the module's name.
-        ended_ns: CLOCK_MONOTONIC time of finish(), None before.
+        runtimes: The managed runtimes that may run in the process. They are sources, too.
+        sources: The sources of descriptions; of several that describe an address, the first names the module.
+        ended_ns: CLOCK_MONOTONIC time in ns at which finish() was called, None before.
         version: Number that changes whenever unwind rules may have changed.
         changes: CLOCK_MONOTONIC times at which descriptions changed, ascending.
     """
@@ -109,7 +115,8 @@ class ProcessCode:
 
         Args:
             space: The current address space.
-            quick: See CodeScan.
+            quick: The scan runs between batches of samples: read only memory, and take a list with an unchanged header
+                as unchanged.
             files_only: Read only files, because the process may have ended.
         """
         if self.ended_ns is not None:
@@ -137,7 +144,9 @@ class ProcessCode:
         return any(name in (DESCRIPTOR, LIST) for name, _ in self._symbols)
 
     def update_code(self) -> None:
-        """Run a quick update of the descriptions of JIT code, unless the last update took too long."""
+        """Run a quick update of the descriptions of JIT code, unless the last update was so recent and long that
+        updates would cost too much.
+        """
         if self._space is not None and time.monotonic_ns() >= self._rest_until_ns:
             self.update(self._space, quick=True)
 
@@ -159,7 +168,7 @@ class ProcessCode:
         self.ended_ns = time.monotonic_ns()
 
     def mark(self, time_ns: int) -> tuple[int, int, int]:
-        """Return a key for the descriptions of JIT code at a time. It differs between two times if a description may
+        """Return a key for the descriptions of JIT code at a time. The keys of two times differ if a description may
         differ.
 
         Managed runtimes report new descriptions of code by `version`. Other sources may describe code later that they
@@ -170,7 +179,9 @@ class ProcessCode:
         return self.version, self.changes[at - 1] if at else 0, described
 
     def forget(self, before_ns: int) -> None:
-        """Drop descriptions of JIT code that ended before a time, because no sample from before it is still to come."""
+        """Drop descriptions of JIT code that ended before a time. The caller guarantees that no more samples from
+        before that time come.
+        """
         for source in self.sources:
             source.spans.forget(before_ns)
 
@@ -188,19 +199,19 @@ class ProcessCode:
         return tuple(source.spans.find(pc, time_ns) for source in self.sources)
 
     def spans_with(self, runtime: ManagedRuntime, span: Span[Any]) -> Spans:
-        """Return the descriptions of a frame by all sources, as Spans: the given one by a managed runtime, None by all
-        others.
-        """
+        """Return the descriptions of a frame by all sources (Spans), of which only a managed runtime has one."""
         return tuple(span if source is runtime else None for source in self.sources)
 
     def is_read(self, spans: Spans) -> bool:
-        """Return True if no other source can name a frame, because only managed runtimes describe it, and these have
-        read its names.
+        """Return True if all names of a frame are already read, because only managed runtimes describe the frame. Other
+        sources may get names later.
         """
         return all(span is None or source in self.runtimes for source, span in zip(self.sources, spans, strict=True))
 
     def note_threads(self, tids: Sequence[int]) -> None:
-        """Find the tids of sampled threads in the process's own pid namespace, by which its runtime knows them."""
+        """Find and cache the tids of sampled threads in the process's own pid namespace. A managed runtime knows its
+        threads by these tids.
+        """
         for tid in tids if self._is_nested else ():
             if tid not in self._own_tids:
                 if len(self._own_tids) >= MAX_TIDS:
@@ -223,7 +234,9 @@ class ProcessCode:
 
 
 def _namespace_ids(tid: int) -> list[int]:
-    """Return the numbers of a thread in the pid namespaces that it is in, its own last; [] if it has ended."""
+    """Return the tids of a thread in all its pid namespaces, from the outermost to the innermost (NSpid). [] if the
+    thread has ended.
+    """
     try:
         return [int(number) for number in _status(tid).get("NSpid", "").split()]
     except (OSError, ValueError):
@@ -231,8 +244,8 @@ def _namespace_ids(tid: int) -> list[int]:
 
 
 def file_owners(space: AddressSpace) -> frozenset[int] | None:
-    """Return the user IDs whose files about JIT code are accepted as the process's, or None if it is not a process of
-    this machine.
+    """Return the user IDs whose files about JIT code are accepted as the process's, or None if the process is not one
+    of this machine.
     """
     if space.files is not None or not space.root.startswith("/proc/"):
         return None
@@ -268,7 +281,7 @@ def perf_map_head(pid: int, size: int) -> bytes:
 def _perf_map(pid: int, root: str) -> GrowingFile | None:
     """Return the perf map file of a process if it was written after the process started.
 
-    The kernel reuses pids, and perf maps are not deleted.
+    An older perf map belongs to an earlier process: the kernel reuses pids, and perf maps are not deleted.
     """
     owners = _users(pid)
     try:

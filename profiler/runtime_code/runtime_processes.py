@@ -1,4 +1,4 @@
-"""The processes of a recording that generate code while they run: which there are, and their unwind rules.
+"""The processes of a recording that generate code while they run, and the unwind rules of that code.
 
 A process is examined only after a sample lies in executable memory that no file describes. From then on it is examined
 before each batch.
@@ -40,8 +40,8 @@ class RuntimeProcesses:
         self._may_run_in: dict[int, bool] = {}
         self._symbols: WeakKeyDictionary[ObjectFile, list[tuple[bytes, int, bool]]] = WeakKeyDictionary()
         self.between_lookups: Callable[[], None] = _do_nothing
-        """Called between two lookups in a process with a managed runtime while a batch is unwound, which may take
-        seconds.
+        """Function that is called between lookups in a process with a managed runtime, for other work: unwinding a
+        batch may take seconds.
         """
 
     def known(self, space: AddressSpace) -> ProcessCode | None:
@@ -117,7 +117,9 @@ class RuntimeProcesses:
         return found
 
     def may_run(self, space: AddressSpace) -> bool:
-        """Return True if a file of an address space may contain a runtime whose functions run by code in that file."""
+        """Return True if a file of an address space may contain a managed runtime that runs functions of the program by
+        code in that file, as node does.
+        """
         found = self._may_run_in.get(space.id)
         if found is None:
             from pyprof.runtime_code.process_code import may_run
@@ -126,11 +128,13 @@ class RuntimeProcesses:
         return found
 
     def forget(self, space: AddressSpace) -> None:
-        """Drop an address space to which no later sample belongs."""
+        """Drop an address space from which no more samples come."""
         self._may_run_in.pop(space.id, None)
 
     def drop_unused(self, since_ns: int) -> None:
-        """Drop processes and descriptions that ended before a CLOCK_MONOTONIC time. No earlier sample is to come."""
+        """Drop processes and descriptions that ended before a CLOCK_MONOTONIC time. The caller guarantees that no more
+        samples from before that time come.
+        """
         self.finish()
         kept = {key: p for key, p in self._processes.items() if p.ended_ns is None or p.ended_ns >= since_ns}
         self._processes = kept
@@ -138,13 +142,15 @@ class RuntimeProcesses:
             process.forget(since_ns)
 
     def finish(self) -> None:
-        """Close what the descriptions of ended processes hold open."""
+        """Read the perf maps and jitdumps of ended processes to their end, and close them."""
         for process in self._processes.values():
             if process.ended and process.ended_ns is None:
                 process.finish()
 
     def read_ahead(self, batch: SampleBatch) -> None:
-        """Read the code of managed runtimes on the stacks of a batch that waits to be unwound."""
+        """Read the code of managed runtimes on the stacks of a batch before the batch is unwound, because a process may
+        end before that.
+        """
         for space_id in distinct(batch.space).tolist():
             space = batch.spaces.get(space_id)
             if space is None:  # a wait may have no address space

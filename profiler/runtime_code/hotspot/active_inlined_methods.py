@@ -4,7 +4,8 @@ HotSpot has debugging information for the pcs at which threads stop at safepoint
 null checks. The pcs between them belong to any method that is inlined nearby. An option of the
 virtual machine, or an agent that asks for compiled methods, adds information for the pcs between them.
 
-A loop poll proves more than its neighbourhood: the whole loop belongs to the method of the poll, or to callees.
+A safepoint poll in a loop proves more: all pcs of the loop belong to the method of the poll, or to methods that it
+calls.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from pyprof.runtime_code.hotspot.methods import InlineScopes
 MAX_CODE = 1 << 18
 """Maximum size in bytes of compiled Java code whose loops are searched."""
 MIN_DENSE_PART = 4
-"""Compiled code describes pcs between safepoints if more than one point of debugging information in this number is
-no safepoint.
+"""Threshold for the test whether compiled code describes pcs between safepoints: more than one in MIN_DENSE_PART points
+of its debugging information is no safepoint.
 """
 
 _CALL = re.compile(
@@ -30,20 +31,22 @@ _CALL = re.compile(
 """Pattern of a call that ends the text."""
 
 Frame = tuple[int, tuple[int, ...]]
-"""(address of the Method, possible bytecode indices); no index if the place in the method is unknown."""
+"""A Java method that is active at a pc: (address of its Method, possible bytecode indices). There is no index if the
+place in the method is unknown.
+"""
 Loop = frozenset[int]
-"""The first offsets of the instructions of a loop."""
+"""The instructions of a loop in compiled Java code, by their offsets in bytes."""
 
 
 class SampledScopes:
     """The methods that are active at a lookup pc of one compiled Java method, as far as they are proven."""
 
     def __init__(self, scopes: InlineScopes, code: bytes, is_dense: bool) -> None:
-        """Remember the debugging information.
+        """Create the search for active methods in one compiled Java method. The code is decoded at the first lookup.
 
         Args:
-            scopes: The debugging information.
-            code: The code.
+            scopes: Debugging information of the compiled method.
+            code: Machine code of the compiled method.
             is_dense: The virtual machine writes debugging information for the pcs between safepoints.
         """
         self._scopes, self._code, self._has_flag = scopes, code, is_dense
@@ -51,7 +54,8 @@ class SampledScopes:
         self._loops: list[tuple[int, Loop]] = []
 
     def find(self, offset: int) -> tuple[list[Frame], bool]:
-        """Return the Java methods at a lookup pc, the innermost first, and whether inlined ones may be missing.
+        """Return (the Java methods that are active at a lookup pc, the innermost first; whether inlined methods may be
+        missing).
 
         Args:
             offset: The lookup pc, relative to the code. The pc before a return address belongs to the call.
@@ -78,7 +82,7 @@ class SampledScopes:
         return self._has_flag or self._read_flow()[1]
 
     def _read_flow(self) -> tuple[CodeFlow, bool]:
-        """Return the instructions of the code, and whether its debugging information is dense."""
+        """Return (the instructions of the code, whether its debugging information describes pcs between safepoints)."""
         if self._flow is None:
             pcs = self._scopes.pcs
             flow = read_flow(self._code)
@@ -92,7 +96,7 @@ class SampledScopes:
         return _CALL.search(self._code[max(offset - 5, 0) : offset + 1]) is not None
 
     def _find_loop_frames(self, offset: int) -> list[Frame]:
-        """Return the methods to which the smallest loop with a poll around an offset belongs."""
+        """Return the active Java methods, by the smallest loop with a safepoint poll that contains an offset."""
         flow, scopes = self._read_flow()[0], self._scopes
         place = bisect_right(flow.starts, offset) - 1
         if place < 0:
@@ -107,7 +111,7 @@ class SampledScopes:
 
 @dataclass(frozen=True, slots=True)
 class CodeFlow:
-    """The instructions of compiled Java code, as far as the search for inlined methods needs them.
+    """The instructions of compiled Java code, as far as the search for loops needs them.
 
     Attributes:
         starts: Offsets of the instructions, ascending; empty if the code is too large.
@@ -155,22 +159,23 @@ def is_dense(flow: CodeFlow, pcs: Sequence[int], returns: Set[int]) -> bool:
     """Return True if compiled Java code has debugging information between safepoints.
 
     Args:
-        flow: The code.
+        flow: The instructions of the code.
         pcs: Offsets of the points with debugging information.
-        returns: Those of them that are return addresses.
+        returns: Those of `pcs` that are return addresses.
     """
     between = sum(pc in flow.odd and pc not in returns for pc in pcs)
     return between * MIN_DENSE_PART > len(pcs)
 
 
 def find_poll_loops(flow: CodeFlow, pcs: Sequence[int]) -> list[tuple[int, Loop]]:
-    """Return (offset of a poll, the innermost loop around it), the smallest loop first.
+    """Find the loops of compiled Java code that poll for safepoints. Return (offset of a poll, the innermost loop
+    around it) of each, the smallest loop first.
 
-    Every cycle through a poll has a jump back over it. The shortest one belongs to the innermost loop if all others
-    lead around it. For other polls no loop is returned.
+    Every cycle through a poll has a jump back over the poll. The shortest of these jumps belongs to the innermost loop
+    if all others enclose it. Polls for which that does not hold are left out.
 
     Args:
-        flow: The code.
+        flow: The instructions of the code.
         pcs: Offsets of the points with debugging information.
     """
     polls = [pc for pc in pcs if pc in flow.polls]
@@ -196,7 +201,9 @@ def find_poll_loops(flow: CodeFlow, pcs: Sequence[int]) -> list[tuple[int, Loop]
 
 
 def _reach(edges: Mapping[int, Sequence[int]], start: int, span: tuple[int, int]) -> Loop:
-    """Return the instructions that edges lead to without leaving a span of offsets."""
+    """Return the instructions that control flow edges reach from an instruction, without those outside a range of
+    offsets.
+    """
     found, left = {start}, [start]
     while left:
         for at in edges.get(left.pop(), ()):

@@ -3,8 +3,9 @@
 A heap of generated code is divided into segments. Its segment map has one byte for each: 0xFF for a free segment, else
 the number of segments back towards the start of the block. A block begins with a header, and the blob follows.
 
-Stubs, such as call_stub or jbyte_arraycopy, have names in the list of their descriptions (StubCodeDesc). vmStructs does
-not have the list. Its address is a symbol of libjvm.so, which stripped files lack.
+Stubs, such as call_stub or jbyte_arraycopy, have names in the list of their descriptions (StubCodeDesc). vmStructs, the
+JVM's description of its data, does not have the list. A symbol of libjvm.so, which stripped files lack, gives its
+address.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Heap:
     Attributes:
         low: First address of the heap's memory.
         high: Address after the memory that is in use.
-        limit: Address up to which it may grow.
-        segment_map: Address of its segment map.
+        limit: Address up to which the heap may grow.
+        segment_map: Address of the heap's segment map.
         log2_segment: Binary logarithm of the size of a segment in bytes.
     """
 
@@ -53,12 +54,12 @@ class Blob:
     """One piece of code that the Java virtual machine has generated.
 
     Attributes:
-        address: Address of its CodeBlob.
+        address: Address of the CodeBlob, the structure that describes the code.
         header: The bytes of the CodeBlob, as far as they never change.
         name: Name of the blob, such as "nmethod" or "Interpreter".
-        start: First address of its code.
-        end: Address after its code.
-        frame_size: Size of its frames in bytes with the return address, 0 if they have no fixed size.
+        start: First address of the code.
+        end: Address after the code.
+        frame_size: Size in bytes of the code's frames with the return address, 0 if they have no fixed size.
         frame_complete: Offset in the code from which on the frame is complete.
         method: Address of the Method of a compiled method, else 0.
         compile_id: Number of the compilation of a compiled method, else 0.
@@ -108,7 +109,7 @@ class BlobCache:
         self.update()
 
     def update(self) -> None:
-        """Read the limits of HotSpot's code heaps again. They grow.
+        """Read the limits of HotSpot's code heaps again, because the heaps grow.
 
         Raises:
             FormatError: The limits are not readable.

@@ -31,34 +31,38 @@ if TYPE_CHECKING:
 
 ARCHES = ("x86_64",)
 CALL_STUB_PLACES = (("call_stub", None, 0),)
-"""The places of the frame through which native code calls Java (see vm.CALL_STUB)."""
+"""The names that a profile shows for the frame through which native code calls Java, as (name, source file, line): only
+the name call_stub.
+"""
 MIN_NAMES_NS = 500_000_000
 """Minimum time between two readings of the names of a Java process's threads, in nanoseconds."""
 NAMES_REST = 100
-"""Factor that limits the readings of thread names: after one that took t, there is none for NAMES_REST * t."""
+"""Factor that limits the readings of thread names: after a reading that took t, there is none for NAMES_REST * t."""
 MAX_NAMES = 1 << 16
-"""Number of names of a Java process's threads after which those of ended threads are dropped."""
+"""Maximum number of names of a Java process's threads. Beyond it, the names of ended threads are dropped."""
 REST = 20
 """Factor that limits the checks of known HotSpot code: code whose check took t is not checked again for REST * t."""
 MIN_REST_NS = 100_000_000
 """Minimum time in nanoseconds between two checks of known HotSpot code."""
 MAX_INTERPRETED = 1 << 16
-"""Maximum number of lines of interpreted Java methods that are remembered."""
+"""Maximum number of descriptions of interpreted Java methods at a line that are cached."""
 METHODS_AGE_NS = 5_000_000_000
-"""Time in nanoseconds after which names of Java methods are read again, because classes may have been unloaded. That is
-rare.
+"""Time in nanoseconds after which names of Java methods are read again, because classes may have been unloaded, which
+is rare.
 """
 MAX_MISSES = 1 << 14
 MAX_RETRIES = 128
-"""Maximum number of addresses without HotSpot code that are looked up again. If there are more, all count as
-unknown.
+"""Maximum number of addresses at which no HotSpot code was found and that are looked up again. If there are more, all
+count as never looked up.
 """
 MAX_PLACES = 1 << 16
-"""Maximum number of addresses in one piece of HotSpot's code whose methods or stubs are remembered."""
+"""Maximum number of addresses in one piece of HotSpot's code whose methods or stubs are cached."""
 
 
 class JavaSpans(CodeMap["JavaCode"]):
-    """The pieces of HotSpot's generated code by address and time. Each is read when a caller first asks for it."""
+    """The pieces of HotSpot's generated code by address and time. Each piece is read when a caller first looks it
+    up.
+    """
 
     def __init__(self, source: HotspotCode) -> None:
         super().__init__()
@@ -136,11 +140,11 @@ class HotspotCode(NoImage):
         self._names_until_ns = scan.now_ns + max(MIN_NAMES_NS, NAMES_REST * (time.monotonic_ns() - before_ns))
 
     def _examine(self, scan: CodeScan) -> bool:
-        """Drop descriptions of HotSpot code that has changed. Return True if some has, or if code may now be where none
-        was found before.
+        """Drop the descriptions of HotSpot code that was discarded or replaced. Return True if there was any, or if
+        code may now be at addresses where none was found before.
 
-        Samples since the previous check get the new code: HotSpot discards code that no thread runs, and new code runs
-        at once.
+        Samples since the previous check are described by the new code: HotSpot discards only code that no thread runs,
+        and threads run new code at once.
         """
         vm = self._vm
         assert vm is not None
@@ -189,7 +193,9 @@ class HotspotCode(NoImage):
         self.spans.add_spans([Span(code.blob.start, code.blob.end, code)], before, before + 1)
 
     def load_places(self, span: Span[JavaCode], pc: int) -> None:
-        """Find the Java methods, with inlined ones, at a lookup pc of a compiled method, or the stub at a pc."""
+        """Find the Java methods, with inlined ones, that are active at a lookup pc of a compiled method, or the stub at
+        the pc. Store them in the description of the code (JavaCode.places).
+        """
         code = span.value
         if self._vm is None or len(code.places) >= MAX_PLACES:
             return
@@ -236,7 +242,7 @@ class HotspotCode(NoImage):
 
     @property
     def stack_named(self) -> Ranges:
-        """The address range of HotSpot's interpreter; empty until a sample was taken in it."""
+        """The address range of HotSpot's interpreter; empty until a sample lies in it."""
         blob = self._vm.interpreter if self._vm is not None else None
         return ((blob.start, blob.end),) if blob is not None else ()
 

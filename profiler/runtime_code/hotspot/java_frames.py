@@ -36,24 +36,28 @@ U64 = npt.NDArray[np.uint64]
 MAX_LISTED = 1 << 18
 MAX_CODELETS = 1 << 12
 MAX_EXAMINED = 32
-"""Number of compiled methods that tell whether the virtual machine writes debugging information between safepoints."""
+"""Maximum number of compiled methods that are examined to find out whether the Java virtual machine writes debugging
+information between safepoints.
+"""
 MAX_FRAME_WORDS = 1 << 14
 """Maximum size in words of an interpreter frame of Java. Its operand stack has at most 65,535 words, in practice a
 few.
 """
 MAX_FRAMES = 1 << 14
-"""Maximum number of interpreter frames of Java whose place is remembered."""
+"""Maximum number of interpreter frames of Java whose place on the stack is cached."""
 FRAMELESS = ("vtable chunks", "flush_icache_")
-"""First letters of the names of HotSpot code that never moves sp."""
+"""Prefixes of the names of HotSpot's code blobs whose code never moves sp."""
 STUBS = "StubRoutines"
-"""First letters of the names of HotSpot blobs with many stubs."""
+"""Prefix of the names of those HotSpot code blobs that contain the runtime's stubs, such as call_stub."""
 MANY_STUBS = (STUBS, "MethodHandles adapters")
-"""First letters of the names of HotSpot blobs with named stubs."""
+"""Prefixes of the names of those HotSpot code blobs that contain several stubs, each with a separate name."""
 CALL_STUB = "call_stub"
-"""Name of the frame through which native code calls Java, as HotSpot's sources call it."""
+"""Name in HotSpot's sources of the stub through which native code calls Java."""
 
 RETURN_BARRIER = "cont_returnBarrier"
-"""Name of the frame that stands for the frozen frames of a virtual thread, as HotSpot's sources call it."""
+"""Name in HotSpot's sources of the stub to which a frame of a virtual thread returns while its callers are frozen on
+the heap.
+"""
 _ENTRY_SIZE = 64
 """Size of a ContinuationEntry in bytes in the versions that do not state it (JDK 19 to 23)."""
 
@@ -74,7 +78,7 @@ class JavaCode:
     """A piece of generated Java code, and everything that was read about it.
 
     Attributes:
-        blob: The blob.
+        blob: The code blob.
         name: Name of the method or stub.
         file: Source file of the method, "" if unknown.
         rows: Unwind rules of the code, None if it has none.
@@ -82,8 +86,8 @@ class JavaCode:
         sampled: The methods that the debugging information proves at lookup pcs, None if it has none.
         line: Line of an interpreted method, 0 if it is unknown or differs between addresses.
         stubs: Stubs in the code with their names, ascending.
-        filled: Rules and debugging information of a compiled method were read.
-        places: Methods at each lookup pc that a sample has met, the innermost first.
+        filled: The unwind rules and debugging information of a compiled method were read.
+        places: The active methods at each lookup pc that occurred in a sample, the innermost first.
     """
 
     blob: Blob
@@ -114,7 +118,7 @@ class JavaVm:
     """A Java virtual machine (HotSpot) whose data layout is known."""
 
     def __init__(self, space: AddressSpace, symbols: Mapping[bytes, int], arch: Arch) -> None:
-        """Read the layout of HotSpot's data from its own description.
+        """Read the layout of HotSpot's data from the description that the virtual machine exports.
 
         Raises:
             FormatError: The layout is not readable or not known.
@@ -157,7 +161,7 @@ class JavaVm:
         return same and now is not None and (now.method, now.compile_id) == (blob.method, blob.compile_id)
 
     def read_code(self, pc: int) -> JavaCode | None:
-        """Return what is known of HotSpot's generated code at an address, or None if there is none."""
+        """Return the description of HotSpot's generated code at an address, or None if there is none."""
         try:
             blob = self.cache.find_blob(pc)
         except FormatError:
@@ -193,7 +197,7 @@ class JavaVm:
                 pc = code.blob.end if code is not None else pc + (1 << heap.log2_segment)
 
     def describe_interpreted(self, method: JavaMethod, line: int) -> JavaCode:
-        """Return the description of interpreter frames of Java that are at a line of a method."""
+        """Return the JavaCode that describes interpreter frames of a Java method at one source line."""
         assert self.interpreter is not None
         return JavaCode(self.interpreter, method.name, method.file, line=line)
 
@@ -215,7 +219,9 @@ class JavaVm:
             pass
 
     def has_dense_scopes(self, codes: Sequence[JavaCode]) -> bool:
-        """Return True if pieces of code have debugging information between safepoints, or if none of them tells."""
+        """Return True if one of the last compiled methods has debugging information between safepoints, or if there is
+        no compiled method.
+        """
         methods = [code for code in codes if code.blob.is_nmethod][-MAX_EXAMINED:]
         for code in methods:
             self.fill(code)
@@ -274,8 +280,8 @@ class JavaVm:
         return found
 
     def _barrier(self, blob: Blob) -> FunctionRows | None:
-        """Return the unwind rows of the stub that compiled Java methods call while the garbage collector works, None if
-        it is elsewhere.
+        """Return the unwind rows of the entry barrier, a stub that compiled Java methods call while the garbage
+        collector works. None if the blob does not contain it.
         """
         if blob.start not in self._part_rows:
             self._part_rows[blob.start] = self._frames.entry_barrier(blob, self._code(blob.start, blob.end))
@@ -320,7 +326,7 @@ class JavaVm:
     def find_method(self, batch: SampleBatch, walk: Walk, lane: int, at: int, memory: LaneMemory) -> tuple[int, int]:
         """Return (address of the Method, bytecode pointer) of an interpreter frame of Java, (0, 0) if they are unknown.
 
-        The frame is found by what it holds: the return address of its caller and, two words below, the caller's sp.
+        The frame is found by its contents: the return address into its caller and, two words below, the caller's sp.
         """
         innermost = at == int(walk.start[lane])
         fp = 0
@@ -342,7 +348,8 @@ class JavaVm:
         return method or 0, pointer or 0
 
     def find_methods(self, batch: SampleBatch, walk: Walk, lanes: I64, frames: I64) -> list[tuple[int, int]]:
-        """Return what find_method() returns for each of these frames.
+        """Return (address of the Method, bytecode pointer) of each of several interpreter frames of Java, (0, 0) where
+        they are unknown.
 
         Args:
             batch: The samples.
@@ -379,7 +386,7 @@ class JavaVm:
 
 
 def _offset(number: int) -> np.uint64:
-    """Return a signed offset as an unsigned number that leads to the same address modulo 2**64."""
+    """Convert a signed offset to uint64, so that adding it to an address gives the right address modulo 2**64."""
     return np.uint64(number & (1 << 64) - 1)
 
 

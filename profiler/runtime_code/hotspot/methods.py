@@ -1,7 +1,7 @@
 """Java methods of a process: names, source files, lines, and the scopes of compiled code.
 
-A name is that of the class with dots, and the method: `java.util.HashMap.put`. Numbers and addresses that the virtual
-machine appends to the classes of lambdas and other hidden classes are left out.
+A method's name consists of the class with dots and the method: `java.util.HashMap.put`. Numbers and addresses that the
+virtual machine appends to the classes of lambdas and other hidden classes are left out.
 
 The places of a compiled method's debugging information (nmethod.hpp) differ between versions.
 """
@@ -22,7 +22,7 @@ from pyprof.runtime_code.hotspot.code_cache import Blob
 from pyprof.runtime_code.hotspot.vm_structs import VmMemory, VmStructs
 
 MAX_SYMBOL = 4096
-"""Maximum number of bytes of a Java name that is read."""
+"""Maximum length in bytes of a Java name (class, method or file) that is read."""
 MAX_LINES = 1 << 16
 """Maximum number of entries of a Java method's line table; a method has at most 65,535 bytes of bytecode."""
 MAX_DEPTH = 128
@@ -40,10 +40,10 @@ class JavaMethod:
     """A Java method, with its class and its line table.
 
     Attributes:
-        name: Names of class and method.
+        name: Names of class and method, such as java.util.HashMap.put.
         file: Name of the source file without a folder, "" if unknown.
-        bytecode: Address of its first bytecode.
-        size: Number of bytes of its bytecode.
+        bytecode: Address of the method's first bytecode.
+        size: Size of the method's bytecode in bytes.
         lines: (bytecode index, line), ascending, empty if unknown.
     """
 
@@ -60,7 +60,7 @@ class JavaMethod:
 
 
 def show_class(name: str) -> str:
-    """Return a class name as Java programmers write it."""
+    """Convert a class name from the JVM's notation (java/util/Map) to that of Java programmers (java.util.Map)."""
     return _HIDDEN.sub(lambda found: found[1] or "", name).replace("/", ".")
 
 
@@ -172,7 +172,9 @@ def _signed(value: int) -> int:
 
 
 def _find_major_version(memory: VmMemory, structs: VmStructs) -> int:
-    """Return the feature version of the JDK, such as 17. JDK 8 states the version of its virtual machine, 25."""
+    """Return the feature version of the JDK, such as 17. JDK 8, which states 25 (the version of its virtual machine),
+    is recognized by another field.
+    """
     key = ("Abstract_VM_Version", "_vm_major_version")
     if key not in structs.statics or ("CodeCache", "_heap") in structs.statics:
         return 8
@@ -212,10 +214,10 @@ class InlineScopes:
 
     Attributes:
         pcs: Offsets in the code of the points with debugging information, ascending.
-        at: For each of them, the offset of its scope in `data`.
+        at: For each of these points, the offset of its scope in `data`.
         data: The scopes, compressed.
-        metadata: Addresses of methods and classes that scopes refer to, from number 1 on.
-        excludes_zero: See read_unsigned5().
+        metadata: Addresses of methods and classes, to which scopes refer by number, from 1 on.
+        excludes_zero: No byte of the compressed data is 0, as from JDK 20 on.
     """
 
     pcs: tuple[int, ...]
@@ -228,7 +230,7 @@ class InlineScopes:
         """Return the Java methods that are active at a lookup pc, the innermost inlined one first.
 
         Args:
-            offset: The lookup pc, relative to the code. The next point after it describes it.
+            offset: The lookup pc, relative to the code. The next point after it in `pcs` describes it.
 
         Returns:
             (address of the Method, bytecode index) of each method; [] if nothing is known.
@@ -236,7 +238,9 @@ class InlineScopes:
         return self.read_chain(bisect_right(self.pcs, offset))
 
     def read_chain(self, place: int) -> list[tuple[int, int]]:
-        """Return what find() returns for the point with debugging information that has a number."""
+        """Return the Java methods that are active at the point with debugging information that has the index `place` in
+        `pcs`, the innermost first.
+        """
         found: list[tuple[int, int]] = []
         at = self.at[place] if 0 <= place < len(self.pcs) else 0
         try:
@@ -312,7 +316,7 @@ def read_scopes(memory: VmMemory, structs: VmStructs, blob: Blob, excludes_zero:
 
 
 def _column(rows: npt.NDArray[np.uint8], offset: int) -> npt.NDArray[np.int32]:
-    """Return the 32-bit field at an offset of each row of HotSpot's debugging information.
+    """Return the 32-bit field at an offset in each PcDesc, a row of HotSpot's debugging information, as an int32 array.
 
     Raises:
         FormatError: The offset lies outside the rows.

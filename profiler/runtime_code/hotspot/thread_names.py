@@ -1,8 +1,9 @@
 """Names that Java code gave to the threads of a Java virtual machine (HotSpot), read from its Thread objects.
 
-The kernel keeps 15 bytes of a name, and only the first one. The way is: list of threads, JavaThread, the object of
-class Thread, its field `name`, a String, and the array of its characters. The garbage collector moves these objects
-meanwhile, so each class is compared before a field is read, and a name that fails is left out.
+The kernel keeps only 15 bytes of a thread's first name. The reader follows the list of threads to a JavaThread, its
+object of class Thread, the String in the field `name`, and the array of its characters. The garbage collector moves
+these objects meanwhile. So the reader compares the class of each object before it reads a field, and leaves out names
+for which that fails.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ MAX_LENGTH = 256
 MAX_FLAGS = 1 << 12
 """Maximum number of options of a Java virtual machine. JDK 25 has about 1,500."""
 MAX_FIELDS = 1 << 10
-"""Maximum number of fields of a Java class that is searched for a field."""
+"""Maximum number of fields of a Java class that are searched for a field."""
 MAX_SUPERCLASSES = 64
 MAX_READ_NS = 100_000_000
-"""Maximum time in nanoseconds for one reading of all names. The list of threads may be of a hostile process."""
+"""Maximum time in nanoseconds for one reading of all names. The list of threads may be that of a hostile process."""
 THREAD, STRING, TEXT = "java/lang/Thread", "java/lang/String", "Ljava/lang/String;"
 _FLAGS = ("UseCompressedOops", "UseCompressedClassPointers", "UseCompactObjectHeaders", "UseZGC")
 _INITIALIZED, _GENERIC, _CONTENDED = 1, 4, 16
-"""Bits of the flags of a field in JDK 21 and later: a further number follows (fieldInfo.hpp)."""
+"""Flags of a field in the compressed field list of a Java class, JDK 21 and later (fieldInfo.hpp). Each says that a
+further number follows.
+"""
 
 
 class JavaThreadNames:
@@ -40,7 +43,7 @@ class JavaThreadNames:
 
         Args:
             memory: Memory of the process.
-            structs: The layout of its data.
+            structs: The layout of the virtual machine's data.
             version: Feature version of the JDK, such as 17.
 
         Raises:
@@ -224,7 +227,7 @@ class JavaThreadNames:
         return found
 
     def _encoding(self, kind: str, earlier: str) -> tuple[int, int]:
-        """Return the base and the shift of compressed pointers to Java objects or classes."""
+        """Return (base, shift) by which compressed pointers to Java objects or classes are decoded."""
         places = ((kind, "{}"), (kind, f"{earlier}.{{}}"), ("Universe", f"{earlier}.{{}}"))
         base, shift = (
             self._structs.static(*((place, name.format(field)) for place, name in places))
@@ -233,7 +236,9 @@ class JavaThreadNames:
         return self._memory.word(base), min(self._memory.number(shift, 4), 16)
 
     def _read_pointer_shift(self) -> int:
-        """Return by how many bits ZGC's pointers are shifted to the left of their colour, 0 in earlier versions."""
+        """Return the number of low bits for ZGC's colour in a pointer, above which the address is stored; 0 in versions
+        without them.
+        """
         key = ("ZGlobalsForVMStructs", "_ZPointerLoadShift")
         if key not in self._structs.offsets:
             return 0

@@ -46,7 +46,9 @@ _RESERVED = re.compile(rb"\x49\x3b(?:\xa7.{4}|\x67.)\x0f\x82(.{4})", re.DOTALL)
 _COMPARED = re.compile(rb"\x2b\xca\x51\x0f\x4e\xd0\x85\xd2(?:\x74(.)|\x0f\x84(.{4}))", re.DOTALL)
 """Pattern of HotSpot's inlined String.compareTo: sub %edx,%ecx; push %rcx; cmovle %eax,%edx; test %edx,%edx; je."""
 _COMPARED_EQUAL = re.compile(rb"\x58(?:\xd1\xf8)?\xeb([\x01-\x7f])")
-"""Pattern of what _COMPARED jumps to: pop %rax; [sar %eax;] jmp. Before the target of this jump is pop %rcx."""
+"""Pattern of the code to which HotSpot's inlined String.compareTo (_COMPARED) jumps: pop %rax; [sar %eax;] jmp. Before
+the target of this jump is pop %rcx.
+"""
 _COMPRESSED = re.compile(
     rb"\x52(?:\x8b\xc2\xb9\x00\xff\x00\xff|\xf7\xc2\xe0\xff\xff\xff).{1,2048}?(\x58\xeb\x06)\x33\xc0\x48\x83\xc4\x08",
     re.DOTALL,
@@ -62,14 +64,16 @@ _UNLINKED = re.compile(rb"(?:\xc9|\x5d)(?=(?:\xc5\xf8\x77)?(?:\xc3|\xe9|\x41?\xf
 _INTERPRETED = b"\x55\x48\x8b\xec\x41\x55"
 """Machine code that builds an interpreter frame of Java: push %rbp; mov %rsp,%rbp; push %r13."""
 _POPPED = re.compile(rb"\x58(?=\x4c\x8d\x74\xcc\xf8)")
-"""Pattern in HotSpot's interpreter: pop %rax before lea -8(%rsp,%rcx,8),%r14."""
+"""Pattern of the entry of a method in HotSpot's interpreter, which takes the return address from the stack: pop %rax
+before lea -8(%rsp,%rcx,8),%r14.
+"""
 _RETURNS = re.compile(
     rb"(?:(\x41)?([\x58-\x5f]))?(?:(?:\x48\x8b(\xe3|\xe1)|\x49\x8b(\xe5)))?(\x41)?\xff([\xe0-\xe7])", re.DOTALL
 )
 """Pattern of the return from HotSpot's interpreter: [pop %r]; [mov %rbx (%rcx, %r13),%rsp]; jmp *%r."""
 
 _TO_HANDLER = re.compile(rb"\xc9\x59(\xff\xe1)")
-"""Pattern of how a HotSpot stub continues at an exception handler: leave; pop %rcx; jmp *%rcx."""
+"""Pattern of the code by which a HotSpot stub continues at an exception handler: leave; pop %rcx; jmp *%rcx."""
 
 _I2C = re.compile(rb"\x48\x8b\x04\x24.{0,16}?\x50\x49\x8b\xc3", re.DOTALL)
 """Pattern of a HotSpot adapter from interpreted to compiled calls, which aligns the stack: mov (%rsp),%rax ... push
@@ -103,7 +107,7 @@ _RETURNED = re.compile(
 n(%r15),%rsp; push %rax; sub $16,%rsp ... sub $8,%rsp; call; add $8,%rsp ... add $16,%rsp; pop %rax ... sub %rbx,%rsp.
 """
 _THAWED = re.compile(rb"\x48\x8b\xe3\x48\x83\xec\x10(\x5d)\xc3", re.DOTALL)
-"""Pattern of how that code and that of a first thaw continue in a thawed frame: mov %rbx,%rsp; sub $16,%rsp; pop %rbp;
+"""Pattern of HotSpot code that continues in a thawed frame of a virtual thread: mov %rbx,%rsp; sub $16,%rsp; pop %rbp;
 ret.
 """
 _THAW = re.compile(rb"\x59\x49\x8b\xff(?=(?:\x48\xc7\xc6|\xbe)\x00{4})")
@@ -112,7 +116,9 @@ _ROOM = re.compile(rb"\x48\x83\xec([\x00-\x7f])")
 """Pattern of the instruction that reserves stack in HotSpot's code: sub $n,%rsp."""
 _PUSH_BYTE = 0x6A
 _SAVING = re.compile(rb"[\x50-\x53\x56\x57]{2,8}")
-"""Pattern of the pushes with which a HotSpot stub without a frame begins. Its pops are in the reverse order."""
+"""Pattern of the pushes with which a HotSpot stub without a frame begins. The stub pops them in the reverse order
+before it returns.
+"""
 
 MAX_ROWS = 1 << 14
 
@@ -125,8 +131,8 @@ class Codelet:
     """A part of HotSpot's interpreter, such as the code of one bytecode.
 
     Attributes:
-        start: First address of its code.
-        end: Address after its code.
+        start: First address of the code.
+        end: Address after the code.
         name: Purpose of the code.
     """
 
@@ -157,8 +163,8 @@ class FrameRules:
         self.call_stub = Rule(
             arch.fp, 16, RegRule(at, -8), (fp, *((names.index(name), RegRule(at, offset)) for name, offset in saved))
         )
-        """Unwind rule of the frame through which native code calls Java. The frame preserves the registers that the ABI
-        says.
+        """Unwind rule of the frame through which native code calls Java. That frame saves the callee-saved registers of
+        the ABI.
         """
 
     def _by_sp(self, size: int, saved: bool) -> Rule:
@@ -174,7 +180,7 @@ class FrameRules:
 
         Args:
             ra: Column of the register with the return address; None if sp points to it.
-            sp: Column of the register with the caller's sp; None if it is the own sp plus `popped`.
+            sp: Column of the register with the caller's sp; None if the caller's sp is this frame's sp plus `popped`.
             popped: Number of bytes from sp to the caller's sp.
         """
         address = RegRule(RegKind.AT_CFA, -8) if ra is None else RegRule(RegKind.REG_PLUS, 0, ra)
@@ -184,7 +190,7 @@ class FrameRules:
     def _higher(self, column: int) -> RegRule:
         """Return the unwind rule for sp: the value of a register with the caller's sp, or the CFA if that is higher.
 
-        MethodHandle.linkToStatic and others remove an argument after the caller's sp was noted.
+        MethodHandle.linkToStatic and similar code removes an argument from the stack after the register was set.
         """
         number = self._numbers.index(column)
         dwarf = _DWARF_ORDER.index(_MACHINE_ORDER[number])
@@ -271,7 +277,8 @@ class FrameRules:
         return parts
 
     def _all_saved(self, size: int) -> Rule:
-        """Return the unwind rule of a HotSpot adapter that has saved all registers. It has the sp of its entry in r13.
+        """Return the unwind rule of a HotSpot adapter that has saved all registers. The adapter has the sp of its entry
+        in r13.
 
         Args:
             size: Size of the saved vector registers in bytes.
@@ -284,8 +291,8 @@ class FrameRules:
         )
 
     def stub(self, blob: Blob, code: bytes) -> FunctionRows | None:
-        """Return the unwind rows of a HotSpot stub at exact pcs, or None if it does not begin as the virtual machine's
-        stubs do.
+        """Return the unwind rows of a HotSpot stub for pcs that are not return addresses, or None if its code does not
+        begin like a known kind of stub.
         """
         if _LINKED.match(code):
             parts = [(0, 1, self.entered), (1, 4, self._pushed)]
@@ -303,7 +310,9 @@ class FrameRules:
         return self.compiled(blob, code, 0) if begins and blob.frame_size >= 16 else None
 
     def _pushing(self, blob: Blob, code: bytes, pushes: bytes) -> FunctionRows | None:
-        """Return the unwind rows of a HotSpot stub that begins with pushes, and pops them before it returns."""
+        """Return the unwind rows of a HotSpot stub that begins by pushing registers, and pops them before it
+        returns.
+        """
         pops, count = bytes(byte + 8 for byte in reversed(pushes)), len(pushes)
         ends = [at for at in range(len(code)) if code.startswith(pops, at)]
         if not ends:
@@ -324,7 +333,7 @@ class FrameRules:
     def entry_barrier(self, blob: Blob, code: bytes) -> FunctionRows | None:
         """Return the unwind rows of the entry barrier of HotSpot's compiled methods in a blob of stubs, or None.
 
-        A word stands between its frame record and its return address.
+        In the frame of this stub, a word lies between the frame record and the return address.
         """
         found = _BARRIER.search(code)
         if found is None:
@@ -346,8 +355,8 @@ class FrameRules:
     def thawed(self, entry_size: int, reserved: tuple[int, int]) -> Rule:
         """Return the unwind rule of the frame to which the last thawed frame of a virtual thread returns.
 
-        That is Continuation.enterSpecial, which has a ContinuationEntry at its sp. Arguments of the thawed frame may
-        lie between, so the entry is the first place that a return address into HotSpot's code follows.
+        That is the frame of Continuation.enterSpecial, which has a ContinuationEntry at its sp. Arguments of the thawed
+        frame may lie between, so the entry is the first place that a return address into HotSpot's code follows.
 
         Args:
             entry_size: Size of a ContinuationEntry in bytes.
@@ -359,7 +368,8 @@ class FrameRules:
         return Rule(-1, 0, RegRule(RegKind.AT_CFA, -8), (*self._lost, fp), cfa_expr=expr)
 
     def continuations(self, blob: Blob, code: bytes, entry_size: int) -> tuple[list[int], list[FunctionRows]]:
-        """Return how the stubs that thaw frames of virtual threads lead to Continuation.enterSpecial.
+        """Return the addresses and unwind rows of the stubs that thaw frames of virtual threads. The caller of these
+        stubs is Continuation.enterSpecial.
 
         Its frame holds a ContinuationEntry, the caller's rbp and a return address.
 
@@ -400,7 +410,7 @@ class FrameRules:
         return [start + at.start() for at in returned], found
 
     def codelet(self, codelet: Codelet, code: bytes) -> FunctionRows | None:
-        """Return the unwind rows of a part of HotSpot's interpreter at exact pcs.
+        """Return the unwind rows of a part of HotSpot's interpreter, for pcs that are not return addresses.
 
         Args:
             codelet: The part.
@@ -472,7 +482,7 @@ class FrameRules:
 def _find_entry(offset: int, low: int, size: int) -> bytes:
     """Return a DWARF expression of the CFA of Continuation.enterSpecial, whose frame begins at sp or above.
 
-    It tests the word at `offset` in each place, because the alignment of frames is known.
+    The expression tests the word at `offset` in each aligned place.
 
     Args:
         offset: Offset of the return address from the ContinuationEntry.
@@ -496,7 +506,9 @@ def _find_entry(offset: int, low: int, size: int) -> bytes:
 _FRAME_ALIGNMENT = 16
 """Alignment in bytes of sp where HotSpot's compiled code calls."""
 _MAX_ARGUMENTS = 512
-"""Maximum size in bytes of the arguments between a thawed frame and the frame below. A Java method has at most 255."""
+"""Maximum size in bytes of the arguments between a thawed frame and the frame to which it returns. A Java method has at
+most 255.
+"""
 _BREG0 = 0x70
 _KEEP_HIGHER = bytes((0x14, 0x14, 0x2B, 0x28, 1, 0, 0x16, 0x13))
 """DWARF operations that leave the higher of two numbers: over, over, gt, bra +1, swap, drop."""
@@ -510,13 +522,13 @@ _MACHINE_ORDER = (
 
 
 def _immediate(found: re.Match[bytes]) -> int:
-    """Return the operand of an x86-64 instruction that moves sp."""
+    """Return the immediate operand (bytes) of an x86-64 instruction that adds to sp or subtracts from it."""
     return int.from_bytes(found[1] or (found[2] if found.re.groups > 1 else b""), "little", signed=True)
 
 
 def _rows(start: int, end: int, base: Rule, parts: Sequence[_Part]) -> FunctionRows:
-    """Return the unwind rows of some HotSpot code from its parts. A later part has precedence, and `base` holds between
-    them.
+    """Combine parts of a piece of HotSpot code, each with its rule, to unwind rows. A later part has precedence, and
+    the rule `base` holds between parts.
 
     Args:
         start: First address of the code.

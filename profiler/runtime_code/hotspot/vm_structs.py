@@ -1,9 +1,9 @@
 """The layout of HotSpot's data structures, which libjvm.so exports for debuggers (vmStructs.hpp).
 
-Three arrays name the fields, the types and the constants of the running version. `gHotSpotVMStructs` and the others
-are words that hold the address of an array. Further exported words state the layout of an array's entries.
+Three arrays name the fields, the types and the constants of the running version. `gHotSpotVMStructs` and two similar
+symbols are words that hold the address of an array. Further exported words state the layout of an array's entries.
 
-VmMemory reads the machine's memory with limits. Each read may fail, and each value may be wrong.
+VmMemory reads the memory of the Java process with limits. Each read may fail, and each value may be wrong.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BLOCK = 1 << 14
 _MAX_BLOCKS = 1 << 10
 _PAGE = 1 << 12
 MAX_PAGES = 1 << 12
-"""Maximum number of pages of a Java process's memory that are kept. If there are more, they are read again."""
+"""Maximum number of pages of a Java process's memory in the cache of VmMemory. A full cache is cleared."""
 
 _FIELD_WORDS = ("TypeName", "FieldName", "IsStatic", "Offset", "Address")
 _TYPE_WORDS = ("TypeName", "Size")
@@ -42,7 +42,9 @@ FIELDS = _names("Structs", "Struct", _FIELD_WORDS)
 TYPES = _names("Types", "Type", _TYPE_WORDS)
 INTS = _names("IntConstants", "IntConstant", _CONSTANT_WORDS)
 SYMBOLS = FIELDS + TYPES + INTS
-"""The symbols of libjvm.so that find_structs() needs. For each array: its address, the stride and offsets of words."""
+"""The symbols of libjvm.so that find_structs() needs. For each array, they give its address, the size of an entry, and
+the offsets of words in an entry.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class VmStructs:
             names: Names of the fields.
 
         Raises:
-            FormatError: This version has none of them, or the field lies outside the structure.
+            FormatError: The process's version has none of the fields, or the field lies outside the structure.
         """
         offset = self.offset(*names)
         if offset + struct.calcsize(f"<{layout}") > len(data):
@@ -199,8 +201,8 @@ def find_structs(read: ReadMemory, symbols: Mapping[bytes, int]) -> VmStructs:
 class VmMemory:
     """A reader of little-endian values in one Java process's memory.
 
-    It reads whole pages and keeps them until renew(), because a method's name is spread over a dozen small structures
-    that lie close to those of other methods.
+    It reads whole pages and caches them until renew() is called, because a method's name is spread over a dozen small
+    structures that lie close to those of other methods.
     """
 
     def __init__(self, read: ReadMemory) -> None:
@@ -208,7 +210,7 @@ class VmMemory:
         self._pages: dict[int, bytes] = {}
 
     def renew(self, read: ReadMemory) -> None:
-        """Read the Java process's memory again, and by another function from now on: that of the current address
+        """Clear the cache of the Java process's memory, and set the function that reads it: that of the current address
         space.
         """
         self._read = read

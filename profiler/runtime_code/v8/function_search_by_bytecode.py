@@ -1,7 +1,7 @@
 """The functions of V8's scripts by their bytecode, for frames whose JSFunction cannot be read any more.
 
 The garbage collector moves a young JSFunction within milliseconds. It hardly ever moves the bytecode that runs in the
-frame, the script, the list of functions that each script has, and the SharedFunctionInfo of each.
+frame, the scripts, the list of functions of each script, and the SharedFunctionInfo of each function.
 """
 
 from __future__ import annotations
@@ -14,21 +14,25 @@ from pyprof.errors import FormatError
 from pyprof.runtime_code.v8.heap import V8Heap, smi
 
 MAX_FUNCTIONS = 1 << 15
-"""Maximum number of functions that one search looks at."""
+"""Maximum number of JavaScript functions that one search by bytecode examines."""
 MAX_BLOCKS = 1 << 10
-"""Maximum number of memory blocks that one search reads."""
+"""Maximum number of memory blocks that one search for functions by bytecode reads."""
 _BLOCK = 1 << 14
 _LIST_LENGTH, _LIST_DATA = 16, 24
-"""Offsets in a growing list of weak references of V8 (WEAK_ARRAY_LIST_TYPE) of its length and of its elements."""
+"""Offsets in bytes of the length and of the elements in V8's growing list of weak references (WEAK_ARRAY_LIST_TYPE)."""
 _ROOTS = 1024
-"""Number of words from V8's root register on among which its list of scripts is searched."""
+"""Number of words after the address in V8's root register among which the root for the list of scripts is searched."""
 MAX_SCRIPTS = 1 << 12
 _FIELDS = 20
-"""Number of fields of a Script among which its list of functions is searched: its place differs between versions."""
+"""Number of fields of a V8 Script among which the list of its functions is searched, because the list's offset differs
+between versions.
+"""
 
 
 class BlockReader:
-    """A reader of memory that reads each block once. It holds for one search, as the process runs meanwhile."""
+    """A reader of V8's memory that reads each block once. It serves a single search, because the process runs
+    meanwhile.
+    """
 
     def __init__(self, heap: V8Heap) -> None:
         self._heap = heap
@@ -47,12 +51,13 @@ class BlockReader:
 
 
 def find_by_bytecode(heap: V8Heap, scripts: Iterable[int], wanted: Set[int]) -> dict[int, int]:
-    """Return the functions (SharedFunctionInfo) whose BytecodeArray is one of a wanted one, by that.
+    """Return the JavaScript functions that have one of the wanted bytecodes, as a dict from BytecodeArray to
+    SharedFunctionInfo (tagged pointers).
 
     Args:
         heap: V8's heap.
         scripts: Pointers to the scripts that are searched.
-        wanted: The wanted pointers, each to a BytecodeArray.
+        wanted: Pointers to the wanted objects, each a BytecodeArray.
     """
     heap = V8Heap(BlockReader(heap).read, heap.layout)
     found: dict[int, int] = {}
@@ -79,11 +84,12 @@ def find_by_bytecode(heap: V8Heap, scripts: Iterable[int], wanted: Set[int]) -> 
 
 
 def find_script_list(heap: V8Heap, root: int) -> int:
-    """Return the address of the root that refers to the list of all scripts, or 0. V8 replaces the list as it grows.
+    """Return the address of the V8 root that refers to the list of all scripts, or 0. The root is returned because V8
+    replaces the list when it grows.
 
     Args:
         heap: V8's heap.
-        root: What V8's code has in its root register.
+        root: Value of the register in which V8's code holds the address of its roots.
     """
     heap = V8Heap(BlockReader(heap).read, heap.layout)
     data = heap.read_available(root, 8 * _ROOTS)
@@ -94,7 +100,9 @@ def find_script_list(heap: V8Heap, root: int) -> int:
 
 
 def read_script_list(heap: V8Heap, slot: int) -> list[int]:
-    """Return the scripts of the list to which a root refers, the last ones first. It is empty if it is another list."""
+    """Return the scripts in the list to which a V8 root refers, the newest first. The result is empty if the root
+    refers to something else.
+    """
     try:
         pointer = heap.word(slot)
         count = smi(heap.field(pointer, _LIST_LENGTH)) or 0
@@ -106,13 +114,15 @@ def read_script_list(heap: V8Heap, slot: int) -> list[int]:
 
 
 def _pointers(data: bytes) -> list[int]:
-    """Return the objects to which the words of a list refer, without those that the garbage collector has removed."""
+    """Return the V8 objects to which the weak references in a list point, without references that the garbage collector
+    has cleared.
+    """
     words = np.frombuffer(data, "<u8")
     return [int(word) for word in (words[(words & np.uint64(1) != 0) & (words > 3)] & ~np.uint64(2)).tolist()]
 
 
 def _read_list(heap: V8Heap, script: int, most: int) -> list[int]:
-    """Return the functions of a script: pointers to objects, most of them to a SharedFunctionInfo."""
+    """Return the function list of a V8 script: pointers to objects, most of which are a SharedFunctionInfo."""
     try:
         if not heap.has_type(script, "type_script"):
             return []
@@ -124,7 +134,9 @@ def _read_list(heap: V8Heap, script: int, most: int) -> list[int]:
 
 
 def _read_data(heap: V8Heap, pointer: int) -> int:
-    """Return what a SharedFunctionInfo refers to: a BytecodeArray, code, or something else. 0 if it is none."""
+    """Return the object in the field function_data of a SharedFunctionInfo: a BytecodeArray, code, or something else. 0
+    if the pointer is not to a SharedFunctionInfo.
+    """
     try:
         is_function = heap.type_of(pointer) == heap.layout.at["type_shared"]
         return heap.field(pointer, heap.layout.at["function_data"]) if is_function else 0

@@ -24,9 +24,9 @@ from pyprof.runtime_code.v8.heap import V8Heap, flag_word, smi
 MAX_NAME = 512
 """Maximum length of the name of a function or a script in characters."""
 MAX_SOURCE = 32 << 20
-"""Maximum length of a script in characters whose lines are counted."""
+"""Maximum length in characters of a script whose source is read to count its lines."""
 MAX_SOURCES = 256 << 20
-"""Maximum length of all scripts of a process in characters whose lines are counted."""
+"""Maximum number of characters of all scripts of a process that are read to count lines."""
 MAX_LINES = 1 << 22
 """Maximum number of source lines in all JavaScript files of a process together."""
 MAX_SCRIPTS = 1 << 12
@@ -37,9 +37,13 @@ MAX_LOCALS = 75
 ANONYMOUS = "(anonymous)"
 
 _POSITION_AFTER = 3
-"""Number of fixed slots of a ScopeInfo up to which the function's place follows its name. Later versions have five."""
+"""Maximum number of fixed slots of a V8 ScopeInfo in the versions that store a function's position after its name.
+Later versions have five slots and store it elsewhere.
+"""
 _CLASS_VARIABLE, _FUNCTION_NAME, _INFERRED_NAME = 1 << 10, 3 << 12, 1 << 14
-"""Flags of a ScopeInfo: it has the variable of a class, the function's name, a name that V8 has inferred."""
+"""Flags of a V8 ScopeInfo, each for a part that is present: the variable of a class, the function's name, a name that
+V8 has inferred.
+"""
 _NEW_LINE = re.compile("\r\n|[\n\r\u2028\u2029]")
 
 
@@ -67,10 +71,11 @@ class JsFunction:
     """A JavaScript function.
 
     Attributes:
-        name: Its name; for a function without a name, where it begins.
-        script: Its script, None for a function of V8 itself.
-        line: Line in which it begins, 0 if it is not known.
-        key: What the SharedFunctionInfo held when it was read: name and script.
+        name: Name of the function; for a function without a name, the place where it begins.
+        script: The script with the function, None for a function of V8 itself.
+        line: Line in which the function begins, 0 if it is not known.
+        key: The fields name and script of the SharedFunctionInfo when it was read. They show whether it still describes
+            the same function.
         epoch: Number of the check at which the function was last compared.
     """
 
@@ -90,15 +95,17 @@ class JsFunctions:
         self._scripts: dict[tuple[int, int, int], JsScript] = {}
         self._characters, self._lines = MAX_SOURCES, MAX_LINES
         self.epoch = 0
-        """Number of the current check. A function from an earlier one is compared before it is used."""
+        """Number of the current check of cached data. A function that was compared in an earlier check is compared
+        again before it is used.
+        """
 
     @property
     def scripts(self) -> list[int]:
-        """Pointers to the scripts of the functions, those that were met last first."""
+        """Pointers to the scripts of the cached functions, the most recently used first."""
         return list(dict.fromkeys(pointer for pointer, _, _ in reversed(self._scripts)))
 
     def find(self, pointer: int) -> JsFunction | None:
-        """Return the function that a SharedFunctionInfo describes, or None."""
+        """Return the function that the SharedFunctionInfo at an address describes, or None if there is none."""
         known = self._known.get(pointer)
         if known is not None and known.epoch == self.epoch:
             return known
@@ -243,8 +250,8 @@ class JsPosition:
 
 
 def unpack_position(word: int) -> JsPosition:
-    """Return the position that V8 packs into a word: whether it is external, the position plus 1, the number of the
-    inlined function plus 1.
+    """Unpack a source position of V8. The word consists of a bit for external positions, the position plus 1, and the
+    number of the inlined function plus 1.
     """
     offset = -1 if word & 1 else (word >> 1 & (1 << 30) - 1) - 1
     return JsPosition(offset, (word >> 31 & 0xFFFF) - 1)
@@ -254,7 +261,7 @@ class JsPositionTable:
     """The source positions of a piece of V8's code, by offset in the code."""
 
     def __init__(self, data: bytes) -> None:
-        """Decode a V8 table of source positions. Each row has the differences to the row before it."""
+        """Decode a V8 table of source positions. Each row of the table has the differences to its predecessor."""
         self._offsets: list[int] = []
         self._positions: list[int] = []
         offset, position = -1, 0
@@ -283,13 +290,13 @@ MAX_TABLE = 1 << 20
 MAX_FUNCTION = 1 << 20
 """Maximum distance in bytes from an address back to the start of its WebAssembly function."""
 _INSTANCE = 512
-"""Number of bytes of an instance in which the address of the jump table is searched."""
+"""Number of bytes of a WebAssembly instance in which the address of its jump table is searched."""
 _LINE = 64
 """Size in bytes of a line of a WebAssembly jump table, and alignment of its code."""
 _PAGE = 4096
 _JUMP = 0xE9
 _LAZY = re.compile(rb"\x68(....)\xe9....\x68(....)\xe9", re.DOTALL)
-"""Pattern of two entries of functions that are not compiled yet: push number; jmp."""
+"""Pattern of two entries of a WebAssembly jump table for functions that are not compiled yet: push number; jmp."""
 _ENTRY = re.compile(rb"\x55\x48\x89\xe5\x6a\x08", re.DOTALL)
 """Pattern of the first instructions of a WebAssembly function: push %rbp; mov %rsp,%rbp; push the mark of its frame."""
 
@@ -297,12 +304,13 @@ Read = Callable[[int, int], bytes]
 
 
 def read_wasm_functions(read: Read, instance: int) -> dict[int, int]:
-    """Return the numbers of the functions of a WebAssembly instance by the address of their code.
+    """Return the function numbers of a WebAssembly instance, by the address of each function's code.
 
-    The numbers are -1 if V8 has compiled all functions at once (Node.js 18): nothing then says how many are imported.
+    The numbers are -1 if V8 has compiled all functions at once (Node.js 18): then nothing states how many functions are
+    imported.
 
     Args:
-        read: Returns readable bytes from an address on, as many as there are.
+        read: Function (address, size) that returns bytes of memory, fewer where they are not readable.
         instance: Tagged pointer to the instance.
     """
     data = read(instance & ~3, _INSTANCE)
@@ -338,9 +346,10 @@ def _parse_table(start: int, data: bytes) -> dict[int, int]:
 
 
 def find_wasm_function(read: Read, functions: dict[int, int], pc: int) -> tuple[int, int] | None:
-    """Return (start, number) of the WebAssembly function at an address, None if its code is not that of the jump table.
+    """Return (start, number) of the WebAssembly function at an address, or None if the jump table does not lead to the
+    code at the address.
 
-    V8 may have compiled the function again since then. The number is -1 if it is unknown.
+    V8 may have compiled the function again since the code ran. The number is -1 if it is unknown.
     """
     page, base = b"", -1
     for start in range(pc & -_LINE, max(pc - MAX_FUNCTION, 0), -_LINE):

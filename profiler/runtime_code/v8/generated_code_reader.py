@@ -2,8 +2,8 @@
 
 Each frame of V8's code begins with the frame pointer of its caller, and the return address is above that. So a word of
 a stack copy that is an address in V8's code has the frame pointer of that code below it. Such calls are found before
-the batch is unwound. A word that an earlier call left behind looks alike: what is found is read ahead, and no frame is
-made of it.
+the batch is unwound. A word that an earlier call left behind looks alike. So the calls that are found only decide what
+is read in advance; they do not become frames.
 """
 
 from __future__ import annotations
@@ -35,14 +35,18 @@ _ALIGNMENT = 64
 _FIRST_BLOCK = 4096
 _MAX_BLOCK = 1 << 18
 _FEEDBACK_SHARED = 24
-"""Offset in a FeedbackVector of its function, in V8 10.2 to 13.6. What is found there is compared."""
+"""Offset in a V8 FeedbackVector of the SharedFunctionInfo of its function, in V8 10.2 to 13.6. The object there is
+checked before it is used.
+"""
 _FUNCTION_TYPES = 40
-"""Number of instance types of functions, from the first one on: V8 has separate ones for its constructors."""
+"""Number of consecutive instance types that V8 uses for functions. There are many, because V8 has separate types for
+built-in constructors.
+"""
 
 BUILTIN = 2
-"""Kind of the functions that are built into V8."""
+"""V8's kind of code for functions that are built into V8."""
 _REGEXP = 3
-"""V8's kind of the code of regular expressions."""
+"""V8's kind of code for compiled regular expressions."""
 UNREAD = "(unread function)"
 """Name shown for baseline code of V8 whose function was not readable in any sample."""
 REGEXP = "(RegExp)"
@@ -57,19 +61,19 @@ class JsCode:
     """A piece of V8's generated code, or a kind of frame, and everything that was read about it.
 
     Attributes:
-        pointer: The Code object, 0 for frames that are named from the stack copy.
+        pointer: Tagged pointer to the Code object, 0 for a kind of frame whose function the stack copy gave.
         start: Address of the first instruction.
         end: Address after the last instruction.
-        kind: Kind of the code.
+        kind: V8's number of the kind of code, such as baseline.
         name: Name of the function, "" if it is not known.
-        function: The function of which it is the code, None if the code does not state it (baseline code).
+        function: The function to which the code belongs, None if the code does not state it (baseline code).
         owner: The BytecodeArray of baseline code, else 0.
         positions: Source positions by offset.
-        inlined: For each inlined function its SharedFunctionInfo and the packed position of its call.
-        places: Functions at each lookup pc that a sample has met, the innermost first.
-        line: Line of a frame that was named from the stack copy.
+        inlined: For each inlined function, its SharedFunctionInfo and the packed position of its call.
+        places: Functions at each lookup pc that occurred in a sample, the innermost first.
+        line: Source line of a frame whose function the stack copy gave.
         rows: Unwind rules of the code, None if they are not known.
-        filled: The unwind rules were looked for.
+        filled: The unwind rules were searched, perhaps without success.
     """
 
     pointer: int
@@ -106,7 +110,7 @@ class V8Engine:
 
     def begin_check(self) -> None:
         """Begin a new check of cached data: functions and types are read again before they are used, because the
-        garbage collector may have moved them.
+        garbage collector may have moved them meanwhile.
         """
         self.functions.epoch += 1
         self.heap.forget_types()
@@ -125,8 +129,8 @@ class V8Engine:
             return None
 
     def _find_stream(self, pc: int, low: int) -> int | None:
-        """Return the V8 heap object around the instructions at an address, or None. Its map is searched before the
-        address.
+        """Return the address of the V8 heap object (InstructionStream) whose instructions contain a pc, or None. Its
+        beginning is searched backwards from the pc.
         """
         code = self.layout.code
         high = pc // _ALIGNMENT * _ALIGNMENT - code.header + 8  # instructions are aligned
@@ -149,7 +153,9 @@ class V8Engine:
         return None
 
     def _code_of(self, stream: int) -> int:
-        """Return the V8 Code object of an object with instructions."""
+        """Return the tagged pointer to the V8 Code object that belongs to an object with instructions
+        (InstructionStream).
+        """
         return self.heap.field(stream, self.layout.code.code) if self.layout.code.code else stream | 1
 
     def _size(self, stream: int) -> int:
@@ -203,7 +209,9 @@ class V8Engine:
         return pointer & ~2
 
     def find_places(self, code: JsCode, pc: int) -> tuple[Place, ...]:
-        """Return the JavaScript functions at a lookup pc of optimised code, the innermost inlined one first."""
+        """Return the JavaScript functions that are active at a lookup pc of optimised code, the innermost inlined one
+        first.
+        """
         if code.function is None:
             return ()
         position = code.positions.find(pc - code.start) if code.positions is not None else None
@@ -229,7 +237,7 @@ class V8Engine:
         return None if code.kind == _REGEXP else rules.compiled(code.start, content)
 
     def is_current(self, code: JsCode) -> bool:
-        """Return True if a piece of V8's generated code is still at its address."""
+        """Return True if a piece of V8's generated code is still at the address at which it was read."""
         if code.kind == BUILTIN:
             return True
         try:
@@ -243,7 +251,7 @@ class V8Engine:
             return False
 
     def find_shared(self, pointer: int, bytecode: int, code: int) -> int:
-        """Return the SharedFunctionInfo of the function that runs in a frame, or 0 if it is not surely that one.
+        """Return the SharedFunctionInfo of the function that runs in a frame, or 0 if that function is not certain.
 
         Args:
             pointer: The JSFunction that the frame holds. The garbage collector may have moved it since.
@@ -254,7 +262,7 @@ class V8Engine:
         return shared if shared and self.runs(shared, bytecode, code) else 0
 
     def find_function_at(self, pointer: int) -> int:
-        """Return the SharedFunctionInfo of a JSFunction, or 0 if there is none at the address now.
+        """Return the SharedFunctionInfo of the JSFunction that is at an address now, or 0 if there is none.
 
         The garbage collector may have put another function there since the frame was sampled.
         """
@@ -270,7 +278,8 @@ class V8Engine:
             return 0
 
     def find_shared_by_feedback(self, vector: int, bytecode: int, code: int) -> int:
-        """Return the SharedFunctionInfo that a frame's FeedbackVector states, or 0 if it does not run in the frame.
+        """Return the SharedFunctionInfo that a frame's FeedbackVector states, or 0 if that function does not have the
+        bytecode or code that runs in the frame.
 
         Some frames hold this vector, which the garbage collector hardly ever moves.
         """
@@ -304,8 +313,8 @@ class V8Engine:
 
 
 def place_of(function: JsFunction, offset: int) -> Place:
-    """Return the source place of a JavaScript function at a position of its script: the line where it begins if that is
-    unknown.
+    """Return the source place of a JavaScript function at a position of its script: with the line where the function
+    begins if the position is unknown.
     """
     if function.script is None:
         return function.name, None, 0
@@ -317,19 +326,21 @@ U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 
 _FUNCTION, _OFFSET = -2, -5
-"""Words from the frame pointer to the JSFunction, and to the offset of an interpreted frame, in V8 10.2 to 13.6."""
+"""Distances in words from the frame pointer of a V8 frame: to the JSFunction, and to the bytecode offset of an
+interpreted frame, in V8 10.2 to 13.6.
+"""
 _NEAR = 1 << 28
 """Maximum distance in bytes between ranges of code that are searched as one."""
 
 
 class StackCall(NamedTuple):
-    """A call in V8's code, or the code that ran.
+    """A call from V8's generated code that a stack copy shows, or the code that was running.
 
     Attributes:
-        lookup: Address in the code: before the return address, or the pc itself.
+        lookup: Lookup pc in the code: one byte before the return address, or the pc itself.
         function: The word of the frame that holds the function, 0 if the frame is not in the stack copy.
         offset: The word of the frame that holds the place in an interpreted function.
-        lane: A sample with the call.
+        lane: Index of a sample with the call.
         fp: Frame pointer of the code, 0 if it is not in the stack copy.
     """
 
@@ -341,12 +352,12 @@ class StackCall(NamedTuple):
 
 
 def find_calls(batch: SampleBatch, space: AddressSpace, known: Ranges) -> list[StackCall]:
-    """Return the different calls in V8's code on the stacks of an address space.
+    """Return the different calls from V8's generated code that the stack copies of an address space's samples show.
 
     Args:
         batch: The samples.
         space: The address space.
-        known: Start and end of V8's code in files, and of the memory that V8 has reserved for code.
+        known: Address ranges of V8's built-in code in mapped files, and of the memory that V8 has reserved for code.
     """
     made = [(mapping.start, mapping.end) for mapping in space.mappings if mapping.executable and not mapping.path]
     others = [part for part in made if not any(start <= part[0] < end for start, end in known)]
@@ -380,7 +391,7 @@ def find_calls(batch: SampleBatch, space: AddressSpace, known: Ranges) -> list[S
 
 
 def _find_addresses(words: U64, ranges: Ranges) -> I64:
-    """Return the indexes of the words that are addresses in ranges, which must be ascending."""
+    """Return the indexes of the stack words that are addresses in one of several ranges, which must be ascending."""
     groups = [list(ranges[0])]
     for start, end in ranges[1:]:
         if start - groups[-1][1] < _NEAR:
@@ -395,7 +406,7 @@ def _find_addresses(words: U64, ranges: Ranges) -> I64:
 
 
 def _within(addresses: U64, ranges: Ranges) -> I64:
-    """Return the indexes of the addresses in ranges, which must be ascending."""
+    """Return the indexes of the addresses that lie in one of several ranges, which must be ascending."""
     starts, ends = np.array(ranges, np.uint64).T
     place = np.searchsorted(starts, addresses, side="right") - 1
     return np.flatnonzero((place >= 0) & (addresses < ends[place]))

@@ -1,7 +1,7 @@
 """Bounded reads of objects on V8's heap, by the layout that V8 exports for debuggers.
 
-V8 exports `v8dbg_*` (gen-postmortem-metadata.py): types, offsets of fields, frame slots. The constants are not
-complete. What is missing is in a table by version; other versions are refused.
+V8 exports `v8dbg_*` (gen-postmortem-metadata.py): types, offsets of fields, frame slots. These constants are not
+complete. The missing ones are in a table by version; versions that are not in the table are refused.
 
 The garbage collector moves objects, so each read checks the object's type.
 """
@@ -15,10 +15,12 @@ from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.address_space import ReadMemory
 
 SYMBOL_PREFIXES = (b"Builtins_", b"v8dbg_", b"_ZN2v88internal7Version6", b"v8_Default_embedded_blob_code_")
-"""First letters of the symbols that read_layout() and the engine need."""
+"""Prefixes of the names of symbols from which the layout of V8's heap and the functions that are built into V8 are
+read.
+"""
 _VERSION = b"_ZN2v88internal7Version6%b_E"
 MARK = b"v8dbg_off_fp_context"
-"""A symbol that each V8 with exported constants for debuggers has, by which it is found."""
+"""Name of a symbol that each V8 with exported constants for debuggers has. It shows that a process contains V8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,9 @@ class V8CodeLayout:
     """The offsets by which V8 describes a piece of its generated code.
 
     Attributes:
-        code: Offset in the object around the instructions (InstructionStream) of its Code. 0: they are one object.
-        header: Offset of the instructions in the object around them.
+        code: Offset in an InstructionStream (the object with the instructions) of the pointer to its Code. 0 if both
+            are one object.
+        header: Offset of the instructions in their InstructionStream.
         deoptimization: Offset in Code of the deoptimisation data, or of the bytecode of baseline code.
         positions: Offset in Code of the table of source positions.
         bytecode_positions: Offset in a BytecodeArray of the table of source positions.
@@ -99,7 +102,9 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "type_fixed_array": ("type_FixedArray__FIXED_ARRAY_TYPE",),
     "type_map": ("type_Map__MAP_TYPE",),
 }
-"""Constants that must be exported, by the names under which they are used here. Versions have different names."""
+"""Constants that V8 must export for debuggers, by the keys of V8Layout.at. Each has the symbol names of different
+versions, without the prefix v8dbg_.
+"""
 MISSING_VALUES = {
     "function_data": ("class_SharedFunctionInfo__function_data__Object", 8),
     "inlined_count": ("DeoptimizationDataInlinedFunctionCountIndex", 1),
@@ -115,7 +120,9 @@ MISSING_VALUES = {
     "wasm_frame": ("frametype_WasmFrame", 4),
     "uncompiled_start": ("class_UncompiledData__start_position__int32_t", 16),
 }
-"""Constants with the value that they have where they are not exported."""
+"""Constants that some versions of V8 do not export, by the keys of V8Layout.at: (symbol name without the prefix v8dbg_,
+value where it is not exported).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +131,8 @@ class V8Layout:
 
     Attributes:
         version: Major and minor version of V8.
-        at: Offsets, types and indexes by name.
-        code: V8Layout of generated code.
+        at: Offsets in bytes, instance types and indexes, by the keys of NEEDED and MISSING_VALUES.
+        code: Layout of the objects that describe generated code.
     """
 
     version: tuple[int, int]
@@ -170,15 +177,15 @@ def read_layout(read: ReadMemory, symbols: Mapping[bytes, int]) -> V8Layout:
 
 
 MAX_PARTS = 64
-"""Maximum number of objects that make up one string."""
+"""Maximum number of heap objects of which a V8 string may consist."""
 MAX_MAPS = 1 << 12
 _LIMIT = 1 << 47
 _WORD = 8
 
 _SEQUENTIAL, _CONS, _EXTERNAL, _SLICED, _THIN = 0, 1, 2, 3, 5
-"""Representations of strings, the lowest three bits of their types."""
+"""Representations of V8 strings: values of the lowest three bits of a string's instance type."""
 _ONE_BYTE = 8
-"""Bit of a string's type: its characters have one byte."""
+"""Bit of a V8 string's instance type: each character has one byte, else two."""
 
 
 def smi(word: int) -> int | None:
@@ -205,11 +212,11 @@ class V8Heap:
         self._types: dict[int, int] = {}
 
     def renew(self, read: ReadMemory) -> None:
-        """Read V8's memory by another function from now on: that of the current address space."""
+        """Set the function that reads V8's memory: that of the process's current address space."""
         self._read = read
 
     def forget_types(self) -> None:
-        """Forget the types of V8's objects, because the garbage collector may have reused their memory."""
+        """Clear the cache of types of V8's objects, because the garbage collector may have reused their memory."""
         self._types.clear()
 
     def read(self, avma: int, size: int) -> bytes:
@@ -253,7 +260,8 @@ class V8Heap:
         return word & ~2 if word & 1 else word
 
     def resolve(self, pointer: int) -> int:
-        """Return the current address of an object: the garbage collector leaves the new one in place of the map.
+        """Return the current address of a V8 object. If the garbage collector has moved the object, the new address is
+        in place of its map.
 
         Raises:
             FormatError: There is no object.
@@ -297,7 +305,8 @@ class V8Heap:
         return int.from_bytes(self.read((kind & ~3) + self.layout.at["instance_type"], 2), "little")
 
     def bytecode_of(self, pointer: int) -> int:
-        """Return the BytecodeArray that a function's data leads to, or 0.
+        """Return the BytecodeArray to which the field function_data of a function leads, directly or through code, or
+        0.
 
         Raises:
             FormatError: An object is not readable.
@@ -318,7 +327,9 @@ class V8Heap:
         return 0
 
     def has_type(self, pointer: int, name: str) -> bool:
-        """Return True if there is a V8 object with this instance type at an address; `name` is a key of V8Layout.at."""
+        """Return True if there is a V8 object with this instance type at an address; `name` is the type's key in
+        V8Layout.at.
+        """
         try:
             return self.type_of(pointer) == self.layout.at[name]
         except FormatError:

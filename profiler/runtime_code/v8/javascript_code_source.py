@@ -1,8 +1,9 @@
 """The code of V8, the JavaScript engine of Node.js: names, inlined functions and lines, read from the process's memory.
 
 V8 keeps the function of an interpreted frame, and the function of baseline code, on the stack: they are read from the
-stack copy of the sample. Optimised code states its functions itself. The garbage collector moves objects, so what is
-read later than the sample is compared with what the frame holds; a frame for which that fails has no name.
+stack copy of the sample. Optimised code states its functions itself. The garbage collector moves objects. So objects
+that are read later than the sample are compared with the contents of the frame. If they do not agree, the frame gets no
+name.
 """
 
 from __future__ import annotations
@@ -42,22 +43,30 @@ REST = 50
 MIN_REST_NS = 500_000_000
 """Minimum time in nanoseconds between two checks of known V8 code."""
 SEARCH_REST = 20
-"""Factor that limits the searches of scripts: after one that took t of processor time there is none for this * t."""
+"""Factor that limits the searches of V8's scripts: after a search that took t of processor time, there is none for
+SEARCH_REST * t.
+"""
 MIN_SEARCH_NS = 100_000_000
 """Minimum time in nanoseconds between two searches of scripts for functions without a name."""
 WAITING_AGE_NS = 5_000_000_000
-"""Time in nanoseconds for which a BytecodeArray at an address is taken as the same."""
+"""Time in nanoseconds for which JavaScript frames without a name are kept to be named later. After it, another
+BytecodeArray may be at their address.
+"""
 MAX_WAITING = 1 << 10
-"""Maximum number of functions, and of offsets in one, of frames that wait for the name of their function."""
+"""Limit on JavaScript frames that are kept to be named later: maximum number of functions, and of bytecode offsets in
+each function.
+"""
 MAX_FRAMES = 1 << 16
 """Maximum number of functions and lines of JavaScript frames that are cached."""
 MAX_INSTANCES = 1 << 8
-"""Maximum number of WebAssembly instances whose functions are remembered."""
+"""Maximum number of WebAssembly instances whose functions are cached."""
 MAX_LISTS = 1 << 6
-"""Maximum number of V8s of one process, such as those of worker threads, whose scripts are searched."""
+"""Maximum number of V8 isolates of one process (each worker thread has one) whose scripts are searched."""
 MAX_MISSES = 1 << 14
 MAX_RETRIES = 128
-"""Maximum number of addresses without V8 code that are looked up again. If there are more, all count as unknown."""
+"""Maximum number of addresses at which no V8 code was found and that are looked up again. If there are more, all count
+as never looked up.
+"""
 MAX_PLACES = 1 << 16
 """Maximum number of addresses of one piece of V8 code whose inlined functions are cached."""
 MAX_BUILTINS = 64 << 20
@@ -78,7 +87,7 @@ _BLOB, _BLOB_SIZE = b"v8_Default_embedded_blob_code_", b"v8_Default_embedded_blo
 
 
 class JsSpans(CodeMap["JsCode"]):
-    """The pieces of V8's generated code by address and time. Each piece is read when a caller first asks for it."""
+    """The pieces of V8's generated code by address and time. Each piece is read when a caller first looks it up."""
 
     def __init__(self, source: V8Code) -> None:
         super().__init__()
@@ -94,7 +103,9 @@ class JsSpans(CodeMap["JsCode"]):
         return span
 
     def current(self, pc: int) -> Span[JsCode] | None:
-        """Return the known piece of code that is at an address now, or None."""
+        """Return the most recently read piece of V8's code that covers an address, if it is still valid, or None.
+        Nothing is read.
+        """
         return super().find(pc, NEVER - 1)
 
 
@@ -118,7 +129,9 @@ class V8Code(NoImage):
         self._frames: dict[tuple[int, int, int], Span[JsCode]] = {}
         self._ahead: dict[tuple[int, int, int], Span[JsCode] | None] = {}
         self._expected: dict[Span[JsCode], int] = {}
-        """Time of the last sample that waits to be unwound, for each description that was read ahead."""
+        """CLOCK_MONOTONIC time in ns of the last sample, not yet unwound, that needs a description, for each
+        description that was read in advance.
+        """
         self._bound_ns = 0
         self._shared: dict[tuple[int, int], int] = {}
         self._waiting: dict[tuple[int, int], dict[int, Span[JsCode]]] = {}
@@ -128,8 +141,9 @@ class V8Code(NoImage):
         self._wasm: dict[int, dict[int, int]] = {}
         self._wasm_spans: dict[tuple[int, int], Span[JsCode]] = {}
         self._script_lists: dict[int, int] = {}
-        """Address of the list of scripts of each V8 of the process, by the value of the root register; 0 if none was
-        found."""
+        """Address of the root for the list of scripts of each V8 isolate in the process, by the value of the root
+        register; 0 if none was found.
+        """
         self._baseline: list[tuple[int, int]] = []
         self._builtins = Builtins([], ())
         self._builtins_generation = 0
@@ -181,8 +195,8 @@ class V8Code(NoImage):
         self._space = space
 
     def _examine(self, scan: CodeScan) -> bool:
-        """Drop descriptions of V8 code that has changed. Return True if some has, or if code may now be where none was
-        found before.
+        """Drop the descriptions of V8 code that was discarded or moved. Return True if there was any, or if code may
+        now be at addresses where none was found before.
         """
         engine = self._engine
         assert engine is not None
@@ -268,7 +282,9 @@ class V8Code(NoImage):
         self._search_scripts()
 
     def _find_script_lists(self, space: AddressSpace, batch: SampleBatch) -> None:
-        """Find the list of scripts of each V8 whose own functions run in a batch. They have its roots in a register."""
+        """Find the list of scripts of each V8 isolate whose code was running at a sample of a batch. V8's code has the
+        address of the isolate's roots in a register.
+        """
         assert self._engine is not None
         pc, root = batch.regs[:, self._arch.pc], batch.regs[:, self._arch.registers.index(_ROOT)]
         for low, high in self._builtins.ranges:
@@ -278,8 +294,8 @@ class V8Code(NoImage):
                     self._script_lists[value] = find_script_list(self._engine.heap, value)
 
     def _read_call(self, call: StackCall, time_ns: int, memory: LaneMemory) -> Span[JsCode] | None:
-        """Read what describes a call on the stack. Return the description of its frame, if the frame's function decides
-        what it is called.
+        """Read the code at a call on the stack and the function of its frame. Return the description of the frame if
+        the function, not the code, determines its name.
         """
         span = self.spans.current(call.lookup) or self._load_code(call.lookup)
         if span is None:
@@ -293,7 +309,9 @@ class V8Code(NoImage):
         """Read nothing: V8 has no list of its code that could be read from outside."""
 
     def load_places(self, span: Span[JsCode], pc: int) -> None:
-        """Find the JavaScript functions, with inlined ones, at a lookup pc of optimised code."""
+        """Find the JavaScript functions, with inlined ones, that are active at a lookup pc of optimised code, and store
+        them in its description (JsCode.places).
+        """
         if self._engine is not None and len(span.value.places) < MAX_PLACES:
             span.value.places[pc] = self._engine.find_places(span.value, pc)
 
@@ -303,7 +321,9 @@ class V8Code(NoImage):
         return (rows, Trust.V8) if rows is not None and rows.start <= pc < rows.end else None
 
     def _fill(self, code: JsCode) -> None:
-        """Make the unwind rules of a piece of code."""
+        """Determine the unwind rules of a piece of V8's code and store them in its description, if that was not done
+        before.
+        """
         if self._engine is not None and not code.filled:
             code.filled = True
             code.rows = self._engine.make_rows(code, self._rules)
@@ -349,7 +369,9 @@ class V8Code(NoImage):
         return self._bind_function(int(walk.pc[at]) - (not walk.exact[at]), int(batch.time_ns[lane]), memory, fp)
 
     def _bind_function(self, lookup: int, time_ns: int, memory: LaneMemory, fp: int) -> Span[JsCode] | None:
-        """Return the description of the frame at fp by the function that it holds, or None."""
+        """Return the description of the V8 frame at fp, by the function that the frame holds, or None if no function is
+        found.
+        """
         assert self._engine is not None
         slots = self._engine.layout.at
         context, function = memory.word(fp + slots["fp_context"]), memory.word(fp + slots["fp_function"])
@@ -367,7 +389,9 @@ class V8Code(NoImage):
         return self._bind_interpreted(function, bytecode, number, memory, fp) if bytecode and number >= 0 else None
 
     def _bind_wasm(self, instance: int, pc: int) -> Span[JsCode] | None:
-        """Return the description of a frame of WebAssembly code, whose instance may have been moved since."""
+        """Return the description of a frame of WebAssembly code, by the instance that the frame holds. The garbage
+        collector may have moved the instance since the sample.
+        """
         from pyprof.runtime_code.v8.functions import find_wasm_function, read_wasm_functions
         from pyprof.runtime_code.v8.generated_code_reader import JsCode
 
@@ -397,9 +421,9 @@ class V8Code(NoImage):
     def _bind_lost_code(
         self, lookup: int, function: int, bytecode: int, memory: LaneMemory, fp: int
     ) -> Span[JsCode] | None:
-        """Return the description of a frame whose code was gone when it was looked for: V8 had replaced or moved it.
+        """Return the description of a frame whose code V8 has replaced or moved before it could be read.
 
-        The frame still says which function runs. Which functions were inlined into that is not known.
+        The frame still tells which function runs. The functions that were inlined into it are not known.
         """
         assert self._engine is not None
         key = function, bytecode, -2
@@ -486,13 +510,17 @@ class V8Code(NoImage):
         return found
 
     def _name_waiting(self, running: tuple[int, int], function: JsFunction) -> None:
-        """Name the frames that wait for the name of the function with this BytecodeArray or baseline code."""
+        """Store the name and lines of a function in the descriptions of frames that have its BytecodeArray or baseline
+        code and got no name before.
+        """
         for offset, span in self._waiting.pop(running, {}).items():
             span.value.name, span.value.function = function.name, function
             span.value.line = self._line_of(function, running[0], offset) if offset >= 0 else function.line
 
     def _search_scripts(self) -> None:
-        """Search the functions of frames that wait for a name among those of the scripts that were met."""
+        """Search the functions of all known scripts for those of frames without a name, by their bytecode, and name
+        these frames.
+        """
         if not self._waiting or self._engine is None or time.monotonic_ns() < self._search_again_ns:
             return
         began_ns = time.thread_time_ns()  # on a busy machine the search takes much longer than that
@@ -513,7 +541,7 @@ class V8Code(NoImage):
         """Return a description without a name for a JavaScript frame whose function is not readable now. A later sample
         may name it.
 
-        Until the next check the function is not looked for again, because that would cost much for each frame.
+        Until the next check, the function is not searched again, because a search for each frame would be expensive.
         """
         from pyprof.runtime_code.v8.generated_code_reader import UNREAD, JsCode
 
@@ -567,7 +595,8 @@ def find_code_range(space: AddressSpace, builtins: Ranges) -> tuple[int, int]:
 
 
 def find_builtins(space: AddressSpace, symbols: Mapping[bytes, int]) -> Builtins:
-    """Return the functions that are built into V8: in its file, and where V8 has mapped them again near its own code.
+    """Return the functions that are built into V8, with the addresses of their code in V8's file and in further
+    mappings of it near V8's generated code.
 
     Args:
         space: The address space.

@@ -1,9 +1,11 @@
-"""Unwind rules for V8's code on x86-64. Its functions link frames by rbp; the rules are about the instructions around.
+"""Unwind rules for V8's code on x86-64. V8's functions link frames by rbp. Other rules are needed only for the
+instructions that build and remove a frame.
 
 The code before `push %rbp; mov %rsp,%rbp` and after `mov %rbp,%rsp; pop %rbp` has no frame. Code whose begin is not
 known has no rules here.
 
-A bytecode handler without a frame runs in the frame of the interpreted function, to which rbp points: it is that frame.
+A bytecode handler has no frame: it runs in the frame of the interpreted function, to which rbp points, and the profile
+shows both as one frame.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ puts the address of such a function on the stack, so a return address may be its
 """
 _BASELINE_PROLOGUE = "BaselineOutOfLinePrologue"
 _TAKEN = re.compile(rb"\x41([\x58-\x5f])" + re.escape(_PROLOGUE), re.DOTALL)
-"""Pattern of the instructions that take the return address from the stack and then link a frame: pop %r15 ..."""
+"""Pattern of V8 code that takes the return address from the stack and then links a frame: pop of one of %r8 to %r15;
+push %rbp; mov %rsp,%rbp.
+"""
 _POP_OF_R8 = 0x58
 _RELOADED = b"\x48\x8b\x6c\x24"
 """Machine code that loads the caller's frame pointer from the stack: mov N(%rsp),%rbp."""
@@ -65,7 +69,7 @@ class V8FrameRules:
         self._nested = Rule(arch.fp, 0, RegRule(at, 8), (*lost, *outer), cfa_deref=True)
 
     def _in_register(self, column: int, offset: int) -> Rule:
-        """Return the rule of code whose return address is in a register, plus an offset."""
+        """Return the unwind rule of V8 code whose return address is the value of a register plus an offset."""
         return Rule(self._arch.sp, 0, RegRule(RegKind.REG_PLUS, offset, column), self._lost)
 
     def compiled(self, start: int, code: bytes) -> FunctionRows | None:
@@ -98,7 +102,7 @@ class V8FrameRules:
     def _continued(self, start: int, code: bytes) -> FunctionRows:
         """Return the unwind rows of a builtin function that continues deoptimised code, to whose frame rbp points.
 
-        The frames that it builds itself have no return address.
+        The frames that this function builds itself have no return address.
         """
         parts = [(first + len(_PROLOGUE), end, self._nested) for first, end in _frames(code)]
         reloaded = code.find(_RELOADED)
@@ -107,9 +111,9 @@ class V8FrameRules:
     def _baseline_prologue(self, start: int, code: bytes) -> FunctionRows | None:
         """Return the unwind rows of the builtin function that builds the frame of its caller, which is baseline code.
 
-        It takes its return address from the stack, builds the frame, and returns. The caller's rules have a frame from
-        the last byte of the call on. While there is none, the rules here state an address one byte before the return
-        address.
+        The function takes its return address from the stack, builds the frame, and returns. The caller's unwind rows
+        assume a frame from the last byte of the call on. Before the frame is built, the rows of this function give an
+        address one byte before the return address.
         """
         taken = _TAKEN.search(code)
         if taken is None:
@@ -132,8 +136,8 @@ class V8FrameRules:
         return [(begin, begin + 1, self.entered), (begin + 1, begin + len(_PROLOGUE), self._pushed)]
 
     def _rows(self, start: int, code: bytes, parts: list[_Part]) -> FunctionRows:
-        """Return the unwind rows of V8's code: it has a frame except in the given parts and after the ends of its
-        frames.
+        """Return the unwind rows of a piece of V8's code, which has a frame except in the given parts and after the
+        instructions that remove a frame.
         """
         parts = list(parts)
         done = max((end for _, end, _ in parts), default=0)
@@ -152,7 +156,9 @@ class V8FrameRules:
 
 
 def _frames(code: bytes, start: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield where frames in V8's code begin (`push %rbp; mov %rsp,%rbp`), and the ends of what removes them."""
+    """Yield for each frame that V8's code builds: (offset of `push %rbp; mov %rsp,%rbp`, offset after the instructions
+    that remove the frame).
+    """
     begin = code.find(_PROLOGUE, start)
     while begin >= 0:
         left = _LEFT.search(code, begin)
@@ -162,7 +168,7 @@ def _frames(code: bytes, start: int = 0) -> Iterator[tuple[int, int]]:
 
 
 def _fill(start: int, size: int, parts: list[_Part], base: Rule) -> FunctionRows:
-    """Return the unwind rows of some V8 code: those of its parts, and `base` between them."""
+    """Return the unwind rows of a piece of V8 code: the rules of its parts, and the rule `base` between the parts."""
     starts, rules = [0], [base]
     for first, high, rule in sorted(parts, key=lambda part: part[0]):
         low = max(first, starts[-1])
@@ -186,8 +192,9 @@ class Builtins:
         """Index the functions that are built into V8.
 
         Args:
-            functions: Start and name of each, ascending.
-            ranges: Where their code lies: first the copy in which `functions` start.
+            functions: Start address and name of each function, ascending.
+            ranges: Start and end addresses of each mapping of their code; first of the one in which the start addresses
+                lie.
         """
         functions = [(start - 1 if CONTINUES.fullmatch(name) else start, name) for start, name in functions]
         self._functions = functions
