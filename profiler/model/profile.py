@@ -265,7 +265,7 @@ class Profile:
 
     @property
     def total(self) -> int:
-        """The sum of the primary value over all samples, such as nanoseconds on processors."""
+        """The sum of the primary value (the last value of each sample), such as nanoseconds on processors."""
         return int(self.values[:, -1].sum())
 
     def top(self, count: int = 10, by: Literal["own", "total"] = "own") -> list[Cost]:

@@ -23,8 +23,8 @@ def lacks(language: str) -> str:
 
 
 MUCH = 0.05
-"""Minimum share of the primary value from which on a summary warns about what a profile lacks. Smaller shares appear
-only in its section about the quality of stacks.
+"""Minimum share of the profile's primary value (time) from which on a summary warns about what a profile lacks. Smaller
+shares appear only in its section about the quality of stacks.
 """
 
 ENOUGH_SAMPLES = 100
@@ -53,7 +53,7 @@ class ModuleSummary:
         build_id: Build id of the file.
         frames: Number of sampled frames in it.
         problems: Its problems.
-        own: Primary value of samples whose innermost frame is in it.
+        own: Primary value (such as nanoseconds) of samples whose innermost frame is in it.
     """
 
     path: str
@@ -65,7 +65,7 @@ class ModuleSummary:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The primary value of a profile's samples, divided by how their stacks ended.
+    """The primary value of a profile's samples (such as nanoseconds), divided by how their stacks ended.
 
     Attributes:
         type: Type of the primary value.
@@ -245,8 +245,8 @@ class Summary:
 
     @property
     def not_shown(self) -> dict[str, int]:
-        """The primary value of complete stacks that lack the functions of a language, by language. It has only
-        languages for which no option shows functions.
+        """The primary value (such as nanoseconds) of complete stacks that lack the functions of a language, by
+        language. It has only languages for which no option shows functions.
         """
         labels = {language.name: lacks(language.name) for language in self.languages if not language.hint}
         return {name: value for name, label in labels.items() if (value := self.shown.ends.get(label, 0))}

@@ -107,7 +107,7 @@ def _load(database: sqlite3.Connection, data: bytes, version: int) -> None:
     for entry in sorted(stored ^ expected, key=str):
         what = "is not the one of the format" if entry[1] in tables else "does not belong there"
         raise FormatError("schema", 0, f"{entry[0]} {entry[1]} {what}")
-    # each page then has one place, so what follows reads it once
+    # after this check no page is referred to twice, so each page is read only once
     for (found,) in database.execute("PRAGMA quick_check(1)"):
         if found != "ok":
             raise FormatError("pages", 0, str(found)[:_MAX_FINDING])

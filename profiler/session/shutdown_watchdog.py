@@ -24,8 +24,8 @@ STUB_S = 6.0
 slow.
 """
 _MAX_RUN_PERIODS = 4
-"""Time without progress after which a sampler that runs is abandoned at its end, as a multiple of LEAVE_S. Waits for a
-processor do not count.
+"""Time without progress after which a sampler that was requested to end, but still runs, is abandoned. It is a multiple
+of LEAVE_S; waits for a processor do not count.
 """
 _MAX_BLOCKED_PERIODS = 3
 """Time without progress after which a blocked sampler is abandoned on a busy machine, as a multiple of LEAVE_S.
@@ -33,12 +33,12 @@ _MAX_BLOCKED_PERIODS = 3
 The kernel blocks a read of memory while a task holds a lock of that memory, and that task may wait for a processor.
 """
 _MAX_PERIODS = 30
-"""Total time after which a sampler that is requested to end is abandoned even if it makes progress, as a multiple of
+"""Total time after which a sampler that was requested to end is abandoned even if it makes progress, as a multiple of
 LEAVE_S.
 """
 MAX_ELAPSED_S = 60.0
-"""Time without progress, in seconds, after which a sampler is abandoned at its end. Waits for a processor count,
-too.
+"""Time without progress, in seconds, after which a sampler that was requested to end is abandoned. Waits for a
+processor count, too.
 """
 _HANG_UP = 0.5
 """Fraction of LEAVE_S after which a blocked sampler no longer gets interpreter symbols from the worker, because it may

@@ -113,7 +113,7 @@ class Neighbours:
     total cost, and so do those of the callees.
 
     Attributes:
-        total: Primary value of all samples through the function.
+        total: Primary value of all samples through the function, such as nanoseconds.
         callers: Callers of its outermost calls.
         callees: Callees of its innermost calls.
         names: Names of the functions that were searched for.

@@ -42,7 +42,7 @@ _MAX_FILE = 120
 def may_be_compiler(comm: str) -> bool:
     """Return True if a process with this name may be a compiler.
 
-    Any process whose name the kernel truncated may be one.
+    Any process whose name the kernel truncated may be one, because the end of its name is unknown.
     """
     return _is_compiler(comm) or len(comm.encode(errors="surrogateescape")) >= _MAX_COMM
 

@@ -34,7 +34,7 @@ _PACKAGE = re.compile(
     r"|usr/local/go/src|usr/include|rust/deps|include/python\d[\d.]*t?|rustc/[0-9a-f]+/library|lib(?:64)?/(?:python|pypy|perl)\d[\d.]*t?"
     r"|lib(?:64)?/\w{1,64}/\d+\.\d[\d.]*|lib_pypy|lib-python|python\d+\.zip|share/(?:perl|php|lua)[\d.]*)/"
 )
-"""Folders of installed packages and of standard libraries, as part of a path."""
+"""Pattern of paths that contain a folder of installed packages or of a standard library."""
 _OF_EACH_PACKAGE = frozenset({"__init__.py", "__main__.py", "index.js", "index.ts", "mod.rs"})
 """Names of source files that occur in many packages, such as __init__.py. They are shown with their folder."""
 SCRIPT = "JS:"
@@ -353,7 +353,7 @@ class ProcessCost:
     Attributes:
         name: Name of the processes.
         pids: Their pids, ascending.
-        value: The primary value of their samples.
+        value: The primary value of their samples, such as nanoseconds.
     """
 
     name: str

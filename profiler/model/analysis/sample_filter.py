@@ -33,12 +33,17 @@ def compiled(pattern: Pattern) -> re.Pattern[str]:
 
 
 def of_threads(profile: Profile, fits: Callable[[ThreadInfo], bool]) -> Mask:
-    """Return which samples of a profile belong to matching threads, shape (n,)."""
+    """Return a mask (n,) of the samples of a profile whose thread matches.
+
+    Args:
+        profile: The profile.
+        fits: Returns True for a matching thread.
+    """
     return np.array([fits(thread) for thread in profile.threads], np.bool_)[profile.thread]
 
 
 def through(profile: Profile, fits: Callable[[Frame], bool]) -> Mask:
-    """Return which samples of a profile have a matching frame anywhere on their stack, shape (n,)."""
+    """Return a mask (n,) of the samples of a profile that have a matching frame anywhere on their stack."""
     hit = [fits(frame) for frame in profile.frames]
     found = np.zeros(len(profile.parent), np.bool_)
     parents, frames = profile.parent.tolist(), profile.frame.tolist()
@@ -48,13 +53,13 @@ def through(profile: Profile, fits: Callable[[Frame], bool]) -> Mask:
 
 
 def in_function(profile: Profile, pattern: Pattern) -> Mask:
-    """Return which samples of a profile have a function with a matching name on their stack, shape (n,)."""
+    """Return a mask (n,) of the samples of a profile that have a function with a matching name on their stack."""
     wanted = compiled(pattern)
     return through(profile, lambda frame: any(wanted.search(f.name) for f, _ in functions_of(profile, frame)))
 
 
 def in_module(profile: Profile, pattern: Pattern) -> Mask:
-    """Return which samples of a profile have a module with a matching name on their stack, shape (n,).
+    """Return a mask (n,) of the samples of a profile that have a module with a matching name on their stack.
 
     The module of a Python function is its script.
     """

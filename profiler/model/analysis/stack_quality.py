@@ -139,7 +139,9 @@ def _by_identity(profile: Profile, counts: Mapping[int, int]) -> Counter[tuple[s
 
 @dataclass(frozen=True, slots=True)
 class _Inclusive:
-    """Inclusive sums of the primary value, by node of the stack tree (`at`): over the node and all nodes below it."""
+    """Inclusive sums of a profile's primary value (such as nanoseconds), by node of the stack tree (`at`): over the
+    node and all nodes below it.
+    """
 
     at: list[int]
 
@@ -192,8 +194,8 @@ def _shares(profile: Profile, counts: _Inclusive) -> tuple[dict[str, int], Count
 def _shown(
     profile: Profile, own: npt.NDArray[np.int64], languages: Sequence[Language]
 ) -> tuple[Shown, tuple[FunctionsMissing, ...]]:
-    """Sum the primary value of a profile by how its stacks ended. A stack that lacks expected interpreter functions
-    does not count as complete.
+    """Sum the primary value of a profile, such as nanoseconds, by how its stacks ended. A stack that lacks expected
+    interpreter functions does not count as complete.
 
     Args:
         profile: The profile.

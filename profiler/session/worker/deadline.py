@@ -79,8 +79,8 @@ raised in such a callback, so the deadline's exception must not be raised there.
 
 @contextmanager
 def exchange() -> Iterator[None]:
-    """Defer the signals of the worker's deadline while a request to the file broker waits for its response, in any
-    thread.
+    """Return a context manager for a request to the file broker. While it waits for the response, in any thread, the
+    signals of the worker's deadline are deferred.
 
     A deferred signal is not lost, because the sampler sends it again.
     """

@@ -355,7 +355,7 @@ class Service:
         """Read the JIT code in the stacks of batches that still wait to be unwound, because the target may have removed
         it by then.
         """
-        with suppress(Closed):  # what has arrived is unwound first; then the channel says so again
+        with suppress(Closed):  # first the batches that have arrived are unwound; then receive() raises it again
             while not self._deadline.late and (received := self._channel.receive(0)) is not None:
                 self._waiting.append(message := self._unpacker.unpack(received))
                 if isinstance(message, Batch) and not observed.failed:
@@ -442,7 +442,7 @@ class Service:
         profile = self._deadline.unless_late(found)
         return [*response_codec.packed_value(profile if profile is not None else found(known_only=True))]
 
-    # wire.Asking: facts that only the sampler has
+    # The methods of SamplerCalls: facts that only the sampler has
 
     def read(self, space: int, avma: int, size: int) -> bytes:
         found = self._call(SamplerCall("read", space, avma, size))
