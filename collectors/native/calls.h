@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* System calls without a library, and the types that they take. */
+/* System calls without a C library, and the structures that are passed to them. */
 typedef unsigned long u64;
 typedef long s64;
 typedef unsigned int u32;

@@ -1,51 +1,60 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a stop reads of an interpreter's frames: at once what the thread's last sample needed, then the frames that
- * its chain leads to besides. Python reads the same in the same order (interpreters/cpython/frame_copier.py), and decodes it
- * when the thread runs again. Where the chain is not as foreseen, or leads to code that is new, the thread is left to Python.
+ * Reading of an interpreter's frames while a thread is stopped: first, in one system call, what the thread's last sample
+ * needed, then further frames to which its chain leads. Python reads the same in the same order
+ * (interpreters/cpython/frame_copier.py), and decodes it when the thread runs again. If the chain is not as planned, or
+ * leads to a new code object, the thread is left to Python.
  */
 enum { MOST_CHUNKS = 64, MOST_EXTRAS = 64, CHUNK_HEAD = 24, MOST_NS = 500000, LOOKS = 64 };
 
+/* A range of the target's memory. */
 struct span {
 	u64 at, size;
 };
 
+/* A range of the target's memory, and the offset of its copy in the data that was read. */
 struct placed {
-	u64 at, size, offset; /* in what was read */
+	u64 at, size, offset;
 };
 
-/* collectors/native/sampling_loop_bindings.py has the same. Offsets are bytes in the head, which is the first span; -1: there is none. */
+/*
+ * The plan for reading a thread's interpreter frames; collectors/native/sampling_loop_bindings.py has the same structure.
+ * Signed fields are byte offsets in the thread state, which is the first span; -1: there is no such field.
+ */
 struct frames {
 	u64 spans, spans_count, size;
 	s64 thread_id, interp, frame, chunk, cframe, base_frame;
 	u64 ident, interpreter;
-	u64 by_cframe; /* the innermost CFrame names the first frame */
+	u64 by_cframe; /* 1 if the innermost CFrame points to the first frame */
 	u64 root_cframe, cframe_size;
 	s64 cframe_current, cframe_previous;
 	u64 previous, code, code_mask, frame_size, most;
-	u64 chunks, chunks_count, room; /* struct placed, newest first */
-	u64 loose, loose_count; /* frames that lie elsewhere: struct placed */
-	u64 codes, codes_count; /* of which all is known: ascending */
+	u64 chunks, chunks_count; /* chunks of the data stack: struct placed, newest first */
+	u64 room; /* bytes above the top of the data stack that belong to the copy of the newest chunk */
+	u64 loose, loose_count; /* frames outside of the data stack: struct placed */
+	u64 codes, codes_count; /* addresses of known code objects, ascending */
 };
 
-/* What was read besides. */
+/* The ranges that were read in addition to the plan's spans. */
 struct extras {
 	u64 count;
 	struct placed spans[MOST_EXTRAS];
 };
 
+/* An address range of the target whose copy is at the local address `bytes`. */
 struct region {
 	u64 low, high, bytes;
 };
 
+/* The state of the reading in one stop. */
 struct reading {
 	const struct frames *frames;
 	s64 tid;
-	u64 data, end, limit; /* addresses: of what is read, behind it, and behind the room for it */
+	u64 data, end, limit; /* local addresses: begin and end of the read data, end of the buffer */
 	struct extras *extras;
 	struct region regions[MOST_CHUNKS + 1];
 	u64 regions_count;
-	u64 loose; /* where it is looked for the next frame */
+	u64 loose; /* index in frames.loose at which the search for the next frame begins */
 };
 
 static u64 word_at(u64 address)
@@ -53,7 +62,7 @@ static u64 word_at(u64 address)
 	return *(const u64 *)address;
 }
 
-/* Where a copy of some bytes stands that were read besides, or are now; 0 where they cannot be had. */
+/* Return the local address of a copy of some bytes, which are read now if they were not read before. 0 if that fails. */
 static u64 read_more(struct reading *reading, u64 at, u64 size)
 {
 	struct extras *extras = reading->extras;
@@ -69,7 +78,7 @@ static u64 read_more(struct reading *reading, u64 at, u64 size)
 	return into;
 }
 
-/* The same of a frame, or of what stands on the C stack. */
+/* Return the local address of a copy of an interpreter frame or CFrame. 0 if it cannot be read. */
 static u64 find(struct reading *reading, u64 at, u64 size)
 {
 	const struct frames *frames = reading->frames;
@@ -91,7 +100,7 @@ static u64 find(struct reading *reading, u64 at, u64 size)
 	return read_more(reading, at, size);
 }
 
-/* The data stack's chunks are those of the last sample, and no longer than what was read of them. */
+/* Find the used parts of the data stack's chunks. Returns 0 if they are not those of the plan, or longer than planned. */
 static int take_chunks(struct reading *reading)
 {
 	const struct frames *frames = reading->frames;
@@ -113,6 +122,7 @@ static int take_chunks(struct reading *reading)
 	return 1;
 }
 
+/* Return whether a code object is known, so that its names need not be read in the stop. */
 static int is_settled(const struct frames *frames, u64 code)
 {
 	const u64 *codes = (const u64 *)frames->codes;
@@ -127,6 +137,7 @@ static int is_settled(const struct frames *frames, u64 code)
 	return low < frames->codes_count && codes[low] == code;
 }
 
+/* Read the frames of a chain up to `stop`. Returns 0 if Python must read them. */
 static int follow(struct reading *reading, u64 frame, u64 stop)
 {
 	const struct frames *frames = reading->frames;
@@ -144,7 +155,7 @@ static int follow(struct reading *reading, u64 frame, u64 stop)
 	return 1;
 }
 
-/* The CFrames on the C stack, and which frames the two innermost ones name. */
+/* Read the CFrames on the C stack, and the frames to which the two innermost ones point. Returns 0 if that needs Python. */
 static int take_stands(struct reading *reading, u64 cframe, u64 *named)
 {
 	const struct frames *frames = reading->frames;
@@ -159,6 +170,7 @@ static int take_stands(struct reading *reading, u64 cframe, u64 *named)
 	return 1;
 }
 
+/* Read the interpreter frames of a stopped thread by its plan. Returns 0 if Python must read them. */
 static int read_frames(struct reading *reading, u64 stack, u64 stack_size, u64 stack_bytes)
 {
 	const struct frames *frames = reading->frames;

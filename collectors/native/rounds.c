@@ -1,37 +1,46 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Rounds of samples by stops, without an interpreter between a stop and the next: it looks which threads run, stops those
- * for some microseconds, and copies. Made for what is usual: threads that run in user mode on the stack that is known, or
- * sleep, and processes that stay as they are. Whatever is not ends the call, and Python goes on from there
- * (collectors/ptrace/). Nothing is allocated, and no library is used. The caller has blocked all signals.
+ * Rounds of samples by ptrace stops, without Python between one stop and the next. In a round, the loop checks which
+ * threads run, stops each of these for some microseconds, and copies its registers and stack. It handles the usual case:
+ * threads that sleep, or run in user mode on the known stack, and processes that do not change. Everything else ends the
+ * call, and Python continues from there (collectors/ptrace/). Nothing is allocated, and no library is used. The caller has
+ * blocked all signals.
  */
 #include "calls.h"
 #include "stop.h"
 
 enum { EINTR = 4, TIMER_ABSTIME = 1, TEXT = 4096, COLD_NS = 3000000, LINKS = 4 /* STATX_NLINK */, POLLIN = 1, FIFO = 0x40000001 /* and RESET_ON_FORK */ };
 
-/* Why a call ended. */
-enum why { DONE, STOPPED /* sample: see its ending */, ASK /* the thread is to be looked at */, CHANGED /* a process */, FULL };
-
-struct due {
-	u64 at_ns, end_ns; /* when to sample, at random in a slot; when the slot ends */
-	u64 first, behind; /* which checks are made then */
+/* The reason for which a call of sample_rounds() returned. */
+enum why {
+	DONE,
+	STOPPED, /* see the ending of the last sample */
+	ASK,     /* Python must check the thread */
+	CHANGED, /* a process has changed */
+	FULL,    /* a buffer has no room for another sample */
 };
 
+/* A sampling time. */
+struct due {
+	u64 at_ns, end_ns; /* time at which to sample, at random in a slot; end of the slot */
+	u64 first, behind; /* range of the checks to make at that time */
+};
+
+/* Everything that Python and the loop share. Python writes it, except for the answer. */
 struct rounds {
-	u64 machine, threads, checks; /* checks: u64, which threads are looked at */
+	u64 machine, threads, checks; /* checks: u64 indices of threads to check */
 	u64 processes, processes_count;
-	u64 dues, dues_count, due; /* the next one, or the one under way */
-	u64 under_way, check;      /* of the round: the next one */
+	u64 dues, dues_count, due; /* index of the next sampling time, or of the one in progress */
+	u64 under_way, check;      /* 1 if a round is in progress; index of its next check */
 	u64 samples, samples_most, samples_count;
-	u64 into, into_end; /* for stacks */
-	u64 frames, frames_end; /* for interpreters' frames */
-	s64 own_sched; /* our own /proc/.../sched; -1: threads are sampled by their share of a processor */
-	s64 policy;    /* our own, to which to go back after a stop; -1: it is left as it is */
-	s64 news; /* a descriptor that can be read when a process has begun, -1 */
-	u64 stopping; /* address of a byte: not 0 when nothing more is to be sampled */
+	u64 into, into_end; /* buffer for stack copies */
+	u64 frames, frames_end; /* buffer for interpreter frames */
+	s64 own_sched; /* descriptor of the sampler's /proc/.../sched; -1: threads are sampled by their share of a processor */
+	s64 policy;    /* scheduling policy of the sampler to restore after a stop; -1: it is not changed */
+	s64 news; /* descriptor that is readable when a process has started, or -1 */
+	u64 stopping; /* address of a byte that is not 0 when sampling must end */
 	u64 rest_ns, last_stop_ns;
-	/* The slots of the sampling times: their length, by how much they had moved when the times were drawn, and have now. */
+	/* Slots of the sampling times: their length, their delay when the times were drawn, their delay now. */
 	u64 slot_ns, first_shift_ns, shift_ns;
 	/* the answer */
 	u64 why, rounds;
@@ -45,12 +54,13 @@ struct statx {
 	u32 rest[59];
 };
 
+/* Read the text of an open file from its beginning. Returns the number of bytes, negative on an error. */
 static s64 read_text(s64 file, char *text, u64 most)
 {
 	return file < 0 ? -1 : call4(PREAD64, file, (u64)text, most, 0);
 }
 
-/* The numbers of a text, those in between are not digits. */
+/* Return the next decimal number of a text, and move `at` after it. */
 static u64 number(const char **at)
 {
 	const char *p = *at;
@@ -63,7 +73,7 @@ static u64 number(const char **at)
 	return value;
 }
 
-/* Behind a word at the beginning of a line; 0: it is not there. */
+/* Return the address after a word at the beginning of a line, or 0 if there is none. */
 static const char *behind(const char *text, const char *word)
 {
 	for (const char *p = text; *p; p++) {
@@ -76,7 +86,7 @@ static const char *behind(const char *text, const char *word)
 	return 0;
 }
 
-/* When a turn began or ended: ns of the processor's clock, written in ms with a point. */
+/* Return when a thread last got or left a processor, in ns, from its sched file, which has ms with a point. */
 static u64 turn_ns(const char *sched)
 {
 	const char *at = behind(sched, "se.exec_start");
@@ -86,6 +96,7 @@ static u64 turn_ns(const char *sched)
 	return *at == '.' ? 1000000 * whole + number(&at) : 0;
 }
 
+/* Return whether a process has the same number of threads and the same size of mapped memory as before. */
 static int is_same(const struct process *process)
 {
 	char text[256];
@@ -107,10 +118,10 @@ static int is_same(const struct process *process)
 	return fields[0] - fields[5] == process->size;
 }
 
-/* What a look at a thread says: SLEEPS, WAITS for a processor, RUNS; else Python is to look. */
+/* The result of checking a thread: it sleeps, waits for a processor, or runs. UNSURE: Python must check it. */
 enum look { SLEEPS, WAITS, RUNS, UNSURE };
 
-/* As ProcessorShare.due() has it. */
+/* Decide by a runnable thread's share of a processor whether it is sampled: the same as ProcessorShare.is_due(). */
 static enum look by_share(const struct machine *machine, struct thread *thread, u64 ran, u64 waited, u64 arrivals)
 {
 	if (!arrivals)
@@ -134,7 +145,7 @@ static enum look by_share(const struct machine *machine, struct thread *thread, 
 	return RUNS;
 }
 
-/* When our turn began. A tick of the kernel's timer moves that, so it is read at once where the last round wanted it. */
+/* Read when the sampler got its processor. Ticks of the kernel's timer change it: it is read at once if needed lately. */
 static void read_own(struct rounds *rounds)
 {
 	char own[TEXT];
@@ -144,6 +155,7 @@ static void read_own(struct rounds *rounds)
 	rounds->own_is_read = 1;
 }
 
+/* Check whether a thread runs. */
 static enum look look_at(struct rounds *rounds, struct thread *thread)
 {
 	char text[TEXT];
@@ -205,8 +217,8 @@ static enum look look_at(struct rounds *rounds, struct thread *thread)
 }
 
 /*
- * Go to the next sampling time; 0: there is none. A slot that has begun already begins now instead, and so do those behind
- * it: as SamplingClock._move_grid() has it.
+ * Sleep until the next sampling time. Returns 0 if there is none. If its slot has already begun, this slot and all later
+ * ones are delayed so that it begins now: the same as SamplingClock._move_grid().
  */
 static int sleep_until_due(struct rounds *rounds)
 {
@@ -229,6 +241,7 @@ static int sleep_until_due(struct rounds *rounds)
 	return 1;
 }
 
+/* Return whether a process has started. */
 static int has_news(struct rounds *rounds)
 {
 	struct {
@@ -239,13 +252,14 @@ static int has_news(struct rounds *rounds)
 	return rounds->news >= 0 && call6(PPOLL, (u64)&wanted, 1, (u64)&none, 0, 8, 0) != 0;
 }
 
+/* Return whether the buffers have room for a sample of a thread. */
 static int has_room(const struct rounds *rounds, const struct thread *thread)
 {
 	return rounds->samples_count < rounds->samples_most && rounds->into + thread->most + 8 <= rounds->into_end &&
 	       rounds->frames + thread->frames_size <= rounds->frames_end;
 }
 
-/* A thread that runs; false if Python has to go on. */
+/* Stop and sample a thread that runs. Returns 0 if Python must continue. */
 static int take(struct rounds *rounds, struct thread *thread)
 {
 	struct sample *sample = (struct sample *)rounds->samples + rounds->samples_count;
@@ -276,6 +290,7 @@ static int take(struct rounds *rounds, struct thread *thread)
 	return 1;
 }
 
+/* Make the checks of a round, and sample the threads that run. Returns 0 if Python must continue. */
 static int look_at_all(struct rounds *rounds)
 {
 	const u64 *checks = (const u64 *)rounds->checks;
@@ -293,7 +308,7 @@ static int look_at_all(struct rounds *rounds)
 	return 1;
 }
 
-/* Rounds until something is unusual, or there are no more times. A round that is under way is gone on with. */
+/* Make rounds until Python must continue or there are no more sampling times. A round in progress is continued. */
 __attribute__((visibility("default"))) void sample_rounds(struct rounds *rounds)
 {
 	for (;;) {

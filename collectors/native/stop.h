@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* One stop of one thread: SEIZE, INTERRUPT, registers, stack, interpreter's frames, DETACH. */
+/* One ptrace stop of one thread: SEIZE, INTERRUPT, read registers, stack and interpreter frames, DETACH. */
 enum { SEIZE = 0x4206, INTERRUPT = 0x4207, GETREGSET = 0x4204, DETACH = 17, EVENT_STOP = 128, SIGTRAP = 5, SIGCHLD = 17 };
 enum { P_PID = 1, WSTOPPED = 2, WNOHANG = 1, WALL = 0x40000000, NT_PRSTATUS = 1, CLOCK_MONOTONIC = 1 };
 enum { QUERY_EXECUTABLE = 4, MOST_ERRNO = 4095, REGISTERS = 36, SLICE_NS = 100000 };
@@ -8,47 +8,53 @@ enum { QUERY_EXECUTABLE = 4, MOST_ERRNO = 4095, REGISTERS = 36, SLICE_NS = 10000
 /* collectors/native/sampling_loop_bindings.py has the same structures and numbers. */
 enum ending { TAKEN, HELD, PENDING, REFUSED, LOST };
 
+/* An executable mapping. */
 struct mapping {
 	u64 start, end, offset, inode, major, minor;
 };
 
+/* Facts about the architecture, and constants. */
 struct machine {
 	u64 registers_size;
-	s64 sp, pc, call, result; /* words; call: -1 where they do not say in which system call a thread is */
-	u64 call_code, call_size; /* the instruction */
-	u64 zone, slack, least;   /* bytes of a copy: below sp, above the highest word that is needed, of all */
-	u64 bound_ns;             /* so long a thread is waited for */
-	u64 window_ns;            /* of a thread's share of a processor */
-	double whole;             /* from which on it is all */
+	s64 sp, pc, call, result; /* indices of register words; call: -1 if no register has the number of the system call */
+	u64 call_code, call_size; /* code and size of the system call instruction */
+	u64 zone, slack, least;   /* bytes of a stack copy: below sp, above the highest needed word, minimum of all */
+	u64 bound_ns;             /* maximum time to wait for a thread to stop */
+	u64 window_ns;            /* time after which a thread's share of a processor is computed */
+	double whole;             /* share from which on a thread counts as always running */
 };
 
+/* A process, and how its mappings and threads are checked. */
 struct process {
-	s64 maps; /* -1: the mapping of the code is not asked for */
+	s64 maps; /* descriptor of its maps, -1: mappings are not queried */
 	u64 mappings, mappings_count; /* struct mapping, ascending */
-	s64 folder, size_file;        /* of /proc/PID and its statm, -1: not looked at */
-	u64 threads, size;            /* as they were: links of the folder of threads, pages that are no data */
+	s64 folder, size_file;        /* descriptors of /proc/PID and its statm, -1: not checked */
+	u64 threads, size;            /* expected values: links of the task directory, mapped pages without data */
 };
 
+/* A thread to check, and what the checks have found. */
 struct thread {
 	s64 tid, schedstat, syscall, sched; /* descriptors of its files */
-	u64 process, frames; /* their addresses; frames 0: none are read */
-	u64 frames_size; /* room for them */
-	u64 slept_size; /* of its schedstat in the sleep in which it was seen last, 0: it is not known to sleep */
+	u64 process, frames; /* addresses of struct process and struct frames; frames is 0 if no interpreter frames are read */
+	u64 frames_size; /* buffer size for its interpreter frames */
+	u64 slept_size; /* size of its schedstat in the sleep in which it was last seen, 0: it is not known to sleep */
 	u8 slept[64];
-	u64 start, end, top, most, last_sp; /* of its stack */
+	u64 start, end, top; /* bounds of its stack, highest address that a walk needed */
+	u64 most, last_sp; /* maximum size of a stack copy in bytes, sp at its last stop */
 	u64 share_ran, share_waited; /* collectors/ptrace/sampled_thread.py */
 	double share, credit;
-	/* of all looks */
-	u64 still, asked, waiting, ran_ns, waits, shared; /* shared: samples by its share */
+	/* sums over all checks */
+	u64 still, asked, waiting, ran_ns, waits, shared; /* shared: number of samples because of its processor share */
 };
 
+/* The result of an attempt to sample a thread. */
 struct sample {
-	u64 check, due; /* which */
+	u64 check, due; /* indices of the check and of the sampling time */
 	s64 ending, error, status;
-	u64 whole; /* all was read as wanted */
+	u64 whole; /* 1 if everything was read as planned */
 	u64 at_ns, since_ns, resumed_ns;
 	u64 base, size;
-	u64 frames, frames_end; /* addresses of what was read of them, and behind it: 0 if nothing was */
+	u64 frames, frames_end; /* local addresses of begin and end of the read interpreter data, 0 if there is none */
 	u64 registers[REGISTERS];
 };
 
@@ -95,7 +101,7 @@ static s64 read_memory(s64 tid, u64 from, u64 size, u64 into)
 
 #include "frames.h"
 
-/* Is the code at pc mapped as it was? */
+/* Return whether the mapping at pc is one of the expected ones. */
 static int is_known(const struct process *process, u64 pc)
 {
 	if (process->maps < 0)
@@ -124,7 +130,7 @@ static int is_known(const struct process *process, u64 pc)
 	       found->inode == query.inode && found->major == query.major && found->minor == query.minor;
 }
 
-/* Was the thread in user mode, and is not about to enter a system call again? */
+/* Return whether the thread was stopped in user mode, and is not about to repeat a system call. */
 static int in_user_mode(const struct machine *machine, s64 tid, const u64 *registers)
 {
 	if (machine->call >= 0)
@@ -137,7 +143,7 @@ static int in_user_mode(const struct machine *machine, s64 tid, const u64 *regis
 	       code != machine->call_code;
 }
 
-/* Of the copy from base on. */
+/* Return the size of the stack copy from `base` on. */
 static u64 copy_size(const struct machine *machine, const struct thread *thread, u64 base)
 {
 	if (!thread->top)
@@ -147,7 +153,7 @@ static u64 copy_size(const struct machine *machine, const struct thread *thread,
 	return (end < thread->end ? end : thread->end) - base;
 }
 
-/* Registers, stack, mapping, frames. False where something is not as usual. into, limit: room for the stack. */
+/* Read registers, stack and interpreter frames of a stopped thread. Returns 0 if that needs Python. */
 static int copy(const struct machine *machine, const struct thread *thread, struct sample *sample, u64 into,
 		struct reading *reading)
 {
@@ -175,8 +181,8 @@ static int copy(const struct machine *machine, const struct thread *thread, stru
 }
 
 /*
- * All that a stop does, of a thread that is not traced: the kernel answers ESRCH. Caches and page tables are warm then. Nobody
- * is asked whether it has stopped: of a child of ours that would be collected.
+ * Make all system calls of a stop for a thread that is not traced, to warm up caches and page tables. The kernel answers
+ * ESRCH. waitid(2) is left out, because it would collect the status of a child of the profiler.
  */
 static void rehearse(const struct machine *machine, const struct thread *thread, struct sample *sample, u64 into,
 		     struct reading *reading)
@@ -201,7 +207,7 @@ static void rehearse(const struct machine *machine, const struct thread *thread,
 	call4(PTRACE, DETACH, thread->tid, 0, 0);
 }
 
-/* Sees that a thread stops. 0: it has not in time. */
+/* Wait until a thread stops, and return its wait status. Returns 0 if it does not stop in time. */
 static s64 await(const struct machine *machine, s64 tid, struct sample *sample)
 {
 	u64 deadline = sample->since_ns + machine->bound_ns;
@@ -215,6 +221,7 @@ static s64 await(const struct machine *machine, s64 tid, struct sample *sample)
 	}
 }
 
+/* Stop a thread, sample it and detach from it. sample->ending says how far that succeeded. */
 static void stop(const struct machine *machine, const struct thread *thread, struct sample *sample, u64 into,
 		 struct reading *reading)
 {
