@@ -125,7 +125,7 @@ class Program:
         until(lambda: fetch(f"{self.url}/healthz")[0], _START_S, f"{self._command[0]} answers, see {self.log}")
 
     def stop(self, number: int) -> None:
-        """Send a signal to the process and wait for its end."""
+        """Send a signal to the agent or server, and wait for the end of its process."""
         assert self.process is not None
         self.process.send_signal(number)
         self.process.wait(120)

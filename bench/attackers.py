@@ -59,7 +59,7 @@ class Sender:
 
 
 class Attack:
-    """An attack on a server.
+    """An attack on a server by too many, too large or too slow requests.
 
     Attributes:
         ends: Event that ends the attack.

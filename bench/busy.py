@@ -80,7 +80,7 @@ class Clocks:
 
 @dataclass
 class Outcome:
-    """The result of one run of a command.
+    """The result of one run of a measured command.
 
     Attributes:
         case: The command's name.
@@ -105,7 +105,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Targets:
-    """The programs that the commands record."""
+    """The programs that the measured commands record."""
 
     native: Clocks
     python: Clocks

@@ -13,7 +13,7 @@ from bench.tools import run
 
 @dataclass(frozen=True)
 class Moments:
-    """Times and costs of a recording.
+    """Times and costs of a recording by pyprof.
 
     Attributes:
         first_s: Time in seconds from the start of the command to the first sample.

@@ -31,7 +31,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Run:
-    """The figures of one run of a command.
+    """The figures of one run of a profiler or of another measured command.
 
     Attributes:
         case: The case.

@@ -22,7 +22,7 @@ from bench.tools import Cost, Got, Recorder, found, run
 HEADINGS = ("slowdown", "p50 us", "p99 us", "of wanted", "whole", "CPU us/sample", "MB disk", "MB memory", "beyond s")
 _NOTHING = Cost(0.0, 0.0, 0, "", True)
 _MARGIN_S = 1.5
-"""Time in seconds by which the target outlasts a recording."""
+"""Time in seconds by which the target runs longer than the recording."""
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ class _Dictionary:
         )
 
     def _location(self, frame: Frame) -> int:
-        """Return the index of a frame's location in the OpenTelemetry file.
+        """Return the index of a frame in the location table of the OpenTelemetry file.
 
         Unnamed code keeps its address and mapping. Markers and interpreters' frames are lines without an address.
         """

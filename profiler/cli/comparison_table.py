@@ -24,7 +24,7 @@ characters of their names.
 """
 _GREY, _RED, _GREEN, _END = "\x1b[90m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
 SURE = "*"
-"""Mark of a significant change in the comparison table."""
+"""Character that marks a significant change in the comparison table."""
 
 
 def by_callers(found: Comparison, compare: Callable[[Profile, Profile], Comparison]) -> Comparison:

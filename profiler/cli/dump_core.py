@@ -273,7 +273,7 @@ class CrashSignal:
 
 
 def crash_signal(recorded: tuple[int, int, int | None] | None) -> CrashSignal | None:
-    """Return the signal for which a core file was written.
+    """Return the signal that killed the process of a core file, None if the file states none.
 
     Signal numbers are the same on all architectures that pyprof supports.
 

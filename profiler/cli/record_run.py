@@ -257,7 +257,7 @@ class Invocation:
 
     @property
     def _how_long(self) -> str:
-        """The part of the first message that says how long the recording lasts, or how to end it."""
+        """Part of the message at the start of a recording that says how long it lasts, or how to end it."""
         if self._when.last_s:
             return f"; kill -USR1 {os.getpid()} writes the last part, Ctrl-C to finish"
         lasts = "until it ends" if self._command else ""

@@ -205,8 +205,8 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZE = re.compile(r"(\d+)([KMG]?)", re.IGNORECASE)
 _MIN_SIZE = 1 << 20
 _MAX_S = 1e6
-"""Time in seconds that a flight recorder keeps must be below this. The value itself means that only --max-size limits
-what is kept.
+"""Upper limit of the time span in seconds that a flight recorder keeps. The value itself means that only --max-size
+limits what is kept.
 """
 _SIZED_WINDOW_S, _SIZED_REST_S = 10.0, 3600.0
 """Length of a stored window and minimum time between two triggers, in seconds, of a flight recorder that is limited
@@ -296,7 +296,7 @@ class Timing:
 
     @property
     def named(self) -> str:
-        """The name of the option because of which a recording writes several files."""
+        """Name of the option that makes a recording write several files: --every, --last or --max-size."""
         return "--every" if self.every else "--max-size" if self.sized else "--last"
 
     @property

@@ -74,7 +74,7 @@ class Screen(Protocol):
         ...
 
     def draw(self, lines: Sequence[ScreenLine]) -> None:
-        """Replace the contents of the screen.
+        """Replace the contents of the screen by these lines.
 
         Raises:
             OSError: The terminal is gone.
@@ -442,7 +442,7 @@ class Terminal:
             os.write(self._wake, b"!")
 
     def leave_for(self, job: Callable[[], None]) -> None:
-        """Restore the terminal's normal state while job() runs. SIGTSTP stops this process in this time."""
+        """Restore the terminal's normal state while job() runs. During this time, SIGTSTP stops this process."""
         self.restore()
         heard = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         try:

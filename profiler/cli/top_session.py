@@ -143,7 +143,7 @@ class Loop:
 
 _PATIENCE_S = 5.0
 _OPENING_S = 0.8
-"""Maximum time in seconds for a recording to begin after stop() was called."""
+"""Maximum time in seconds that a recording of `pyprof top` which is still starting may take after stop() was called."""
 
 
 class WatchedTargets:
@@ -382,7 +382,7 @@ class LiveSession:
         return saved(snapshot, path, self._watched.subject)
 
     def _suspend(self) -> None:
-        """Suspend this process between two batches, when no thread of the target is stopped."""
+        """Suspend `pyprof top` (Ctrl-Z) between two batches of samples, when ptrace stops no thread of the target."""
         self._watched.recording.between(_stop_here)
 
     def _leave(self) -> None:

@@ -176,7 +176,7 @@ class Step(NamedTuple):
 
 
 class RowTree(NamedTuple):
-    """The tree of callers or callees of one row of the table.
+    """The tree of callers or callees of one row in the table of `pyprof top`.
 
     Attributes:
         whole: Value of all samples.

@@ -212,12 +212,12 @@ class Change:
 
     @property
     def name(self) -> str:
-        """Name of the function."""
+        """Name of the function whose cost is compared."""
         return self.function.name
 
     @property
     def module(self) -> str:
-        """Module of the function."""
+        """Module of the function whose cost is compared."""
         return self.function.module
 
     @property

@@ -8,7 +8,7 @@ from pyprof.lazy_dataclasses import dataclass
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 END = "# EOF"
-"""Last line of a text with metrics."""
+"""Last line of a text with metrics in the OpenMetrics format."""
 
 
 @dataclass(frozen=True, slots=True)

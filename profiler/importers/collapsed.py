@@ -100,7 +100,7 @@ def _has_too_many_calls(data: bytes) -> bool:
 
 
 def _powers(base: int) -> npt.NDArray[np.uint64]:
-    """Return the powers of a number modulo 2**64, beginning with the power 0, for each byte of a chunk."""
+    """Return the powers 0, 1, 2, … of a number modulo 2**64: one for each byte of the data that is hashed at once."""
     factors = np.full(_CHUNK + 1, base, np.uint64)
     factors[0] = 1
     return np.cumprod(factors)

@@ -121,7 +121,7 @@ class ModuleSurvey:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSurvey:
-    """The surveys of all modules of a process.
+    """The findings of `pyprof doctor` about all modules of a process.
 
     Attributes:
         modules: All modules with code in address order. A file that is mapped several times is listed once.

@@ -92,7 +92,7 @@ with open(sys.argv[1], "rb") as plain, open(sys.argv[2], "wb") as packed:
     zstandard.ZstdCompressor(int(sys.argv[3])).copy_stream(plain, packed)
 """
 LEVEL = 19
-"""Compression level of zstd for the contents of the file."""
+"""Compression level of zstd for the payload of the one-file executable."""
 
 
 def fetch(folder: Path) -> dict[str, str]:

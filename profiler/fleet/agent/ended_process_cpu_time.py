@@ -81,7 +81,7 @@ class EndedProcesses:
         self._lock = threading.Lock()
 
     def open(self, say: Callable[..., None]) -> None:
-        """Load the program that reports ended processes, or log why this is impossible."""
+        """Load the BPF program by which the kernel reports ended processes. Log the reason if that is impossible."""
         try:
             self._ends = ProcessEnds()
         except (PyprofError, OSError) as error:

@@ -386,7 +386,7 @@ class Pushers:
         return {target.name: count for target, pusher in self._of if (count := pusher.lag()[0])}
 
     def check_speed(self) -> None:
-        """Begin or end the condition push_slow of each sink."""
+        """Begin or end the condition push_slow, which means slow requests or a long queue, of each sink."""
         for _, pusher in self._of:
             pusher.check_speed()
 

@@ -96,7 +96,9 @@ too short to be seen share one clock for each name.
 _INIT = 1
 """Pid of the process that inherits orphaned processes and waits for them, if no report names another process."""
 _MAX_GENERATIONS = 16
-"""Maximum number of ended parents between a process and the one that has waited for them."""
+"""Maximum number of ended ancestors between a process that has ended and the running process that has waited for
+them.
+"""
 _MAX_DRIFT_NS = 1_000_000_000
 """Maximum change of the shift of all processor clocks (read_clock_shift_ns) during a reading, in nanoseconds. A reading
 with a larger change is discarded.

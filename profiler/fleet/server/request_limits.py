@@ -97,7 +97,7 @@ RATE = 1 << 22
 MAX_LEFT = 1 << 22
 """Maximum number of remaining bytes of a request body that the server still reads after it has sent its response."""
 LEAVE_S = 5.0
-"""Time in seconds for the client to read an early response."""
+"""Time in seconds that a client has to read an early response before the server closes the connection."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

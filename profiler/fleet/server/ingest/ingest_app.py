@@ -337,7 +337,7 @@ class IngestApp:
         return here, elsewhere
 
     def _elsewhere(self, body: bytes, function: Callable[..., _Found], *arguments: object) -> _Found:
-        """Call a function on a request body in another process.
+        """Call a function on a request body in the process for large bodies, and return its result.
 
         Raises:
             PyprofError: The function raised it.

@@ -210,7 +210,7 @@ def rows_of(
     little: WorkLimit | None = None,
     lends: bool = False,
 ) -> SegmentRows:
-    """Convert a segment to rows of the database.
+    """Convert a segment to rows of the server's database.
 
     Args:
         book: Stack cache of the tenant, to which the stacks of this segment are added.

@@ -217,7 +217,7 @@ class HourlyRollups:
             raise StoreError(f"the sums of {table} by hours are others than those by windows")
 
     def due_days(self, before: str) -> list[str]:
-        """Return the days before a day that still have raw rows, oldest first."""
+        """Return the days before the given day whose raw rows still exist, oldest first."""
         found = self._engine.rows(
             f"SELECT day, count() FROM {self._of('windows')} WHERE day < {literal(before)} GROUP BY day ORDER BY day"
         )
