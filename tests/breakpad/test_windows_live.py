@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import warm
 from tests.breakpad.windows_code import identifier, module, symbols
+from tests.cli.support import has_samples, record_until
 from tests.live.support.recording import LIFE, dump, record, running
 from tests.support import PROGRAMS, build, missing
 
@@ -88,5 +88,5 @@ def test_module_without_a_symbol_file_is_named_with_its_id(tmp_path: Path) -> No
     (tmp_path / "none").mkdir()
     with running(host("i386", tmp_path), str(path), LIFE) as program:
         to = ("-f", "collapsed", "-o", str(tmp_path / "out"), "--verbose", "--symbols", str(tmp_path / "none"))
-        done = warm.run("record", "-p", str(program.pid), "-d", "0.5", *to)
+        done = record_until(has_samples, "-p", str(program.pid), *to)
     assert f"windows module without a symbol file ({identifier(path)})" in done.stderr

@@ -278,9 +278,9 @@ def test_no_record_is_lost_while_the_worker_gets_no_processor(target: subprocess
         finally:  # also after a timeout: no stopped process stays behind
             os.kill(worker, signal.SIGCONT)
         recorder.send_signal(signal.SIGINT)
-        recorder.communicate(timeout=100)
+        _, said = recorder.communicate(timeout=100)
     found = json.loads(summary.read_text())
-    assert found["samples"] > 150
+    assert found["samples"] > 150, (said, found["errors"], found["processor"], found["skipped"])
     assert not [counter for counter in found["errors"] if "lost" in counter]
 
 

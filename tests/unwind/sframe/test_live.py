@@ -15,7 +15,7 @@ from pyprof.objfile.elf_file import ElfFile
 from pyprof.objfile.elf_memory_image import rebuild_image
 from pyprof.problem_counters import Diagnostics
 from pyprof.unwind.formats.sframe_source import open_sframe
-from tests import warm
+from tests.cli.support import has_samples, record_until
 from tests.oracle.run import Oracle, Plan
 from tests.roots import root
 
@@ -53,8 +53,8 @@ def test_recorded_stacks_are_the_whole_ladder_by_sframe_alone(version: str, tmp_
     to = ("-f", "collapsed", "-o", str(stacks), "--summary", str(summary))
     with subprocess.Popen([program]) as target:
         try:
-            options = ("-q", "-d", "0.3", "-r", "499", "--unwind", "sframe,fp")
-            done = warm.run("record", "-p", str(target.pid), *options, *to)
+            options = ("-q", "-p", str(target.pid), "-r", "499", "--unwind", "sframe,fp")
+            done = record_until(has_samples, *options, *to)
             assert done.returncode == 0, done.stderr
             assert target.poll() is None
         finally:
