@@ -37,9 +37,12 @@ def left() -> tuple[int, int, str]:
 
 
 def test_record_gives_a_profile(busy: int, tmp_path: Path) -> None:
-    profile = pyprof.record(busy, duration=1.5, rate=200)
+    for seconds in (1.5, 6.0, 24.0):  # until the target had a processor, on a busy machine
+        profile = pyprof.record(busy, duration=seconds, rate=200)
+        if profile.summary.samples:
+            break
     assert profile.summary.samples > 0
-    assert profile.duration_ns == pytest.approx(1.5e9, rel=0.5)
+    assert profile.duration_ns == pytest.approx(seconds * 1e9, rel=0.5)
     assert {cost.name for cost in profile.top(by="total")} & {"<module>", "main"}
     profile.save(tmp_path / "a.html")
 

@@ -20,7 +20,12 @@ from tests.collapsed import is_block
 PYPROF = [sys.executable, "-m", "pyprof"]
 LIFE = "200"
 """Seconds after which a program ends if the test does not end it."""
-MAX_S = 20
+MAX_S = 40
+"""Duration in seconds of a recording after which no longer one follows. A condition on rare stacks needs it on a
+machine where the program gets a tenth of a processor.
+"""
+MAX_WATCHED_S = 100
+"""Duration in seconds after which a recording through the library ends without its condition."""
 
 
 @contextmanager
@@ -113,7 +118,7 @@ def _record(pid: int, folder: Path, options: Sequence[str], seconds: float, rate
 
 def watched(pid: int, until: Callable[[Profile], bool], **options: Any) -> Profile:
     """Record with pyprof.attach() and these options until the condition holds."""
-    end = time.monotonic() + 5 * MAX_S
+    end = time.monotonic() + MAX_WATCHED_S
     with pyprof.attach(pid, **options) as recording:
         while not until(recording.peek()) and recording.running and time.monotonic() < end:
             time.sleep(0.05)
