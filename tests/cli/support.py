@@ -45,7 +45,7 @@ def python(code: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-BUSY = "import time\nprint(flush=True)\nend = time.time() + 120\nwhile time.time() < end: sum(range(1000))"
+BUSY = "import time\nprint(flush=True)\nend = time.time() + 600\nwhile time.time() < end: sum(range(1000))"
 """Python code of a busy process, which ends by itself if a failed test leaves it behind."""
 SLEEPY = "import time; print(flush=True); time.sleep(600)"
 
