@@ -445,9 +445,9 @@ class NativeCodeError(Exception):
 
 
 def digest_object(data: bytes) -> str:
-    """Return the SHA-256 of an object as hexadecimal digits.
+    """Return the SHA-256 of a shared object file of native code as hexadecimal digits.
 
-    hashlib would load OpenSSL, which takes longer than all else here.
+    The module hashlib is not used, because it would load OpenSSL, which takes longer than computing the digest.
     """
     module = importlib.import_module("_sha2" if sys.version_info >= (3, 12) else "_sha256")
     found: str = module.sha256(data).hexdigest()

@@ -397,7 +397,9 @@ class RuleIndex:
 def _open_code_rules(
     file: ObjectFile, debug: ObjectFile | None, arch: Arch, extents: list[Extents]
 ) -> CodeRules | Aarch64CodeRules:
-    """Return the rules that follow from the code of a file. Few programs need them: they are imported here."""
+    """Return the analysis of the machine code of a file, which finds rules for functions without unwind tables. Few
+    programs need the modules of the analysis, so they are imported here.
+    """
     if arch.name == "aarch64":
         from pyprof.unwind.code_analysis.aarch64_code_rules import Aarch64CodeRules
 

@@ -109,7 +109,9 @@ class Awaiters:
         return tuple(found)
 
     def _awaiter(self, task: int) -> int:
-        """Return the one asyncio task that awaits this task, 0 if there is none or more than one."""
+        """Return the avma of the only asyncio task that awaits a given task, 0 if no task or more than one awaits
+        it.
+        """
         memory, awaits = self._memory, self._awaits
         awaiter = memory.read_u64(task + self._tasks.awaited_by)
         if not awaiter or not memory.read_memory(task + self._tasks.is_set, 1)[0]:

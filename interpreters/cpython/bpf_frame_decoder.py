@@ -450,7 +450,9 @@ class CodeHistory:
         self._read_late: dict[int, int] = {}
 
     def record_head(self, code: int, head: int) -> None:
-        """Record that a sample of this round contained this head of the code object at an address."""
+        """Record that a sample of the current round contains a head (hash of the first words) of the code object at an
+        address.
+        """
         self._met[code] = head
 
     def has_same_head(self, code: int, head: int) -> bool:

@@ -47,7 +47,9 @@ def find_line(kind: LineTableFormat, table: bytes, first: int, instruction: int)
 
 
 def find_first_instruction(kind: LineTableFormat, table: bytes, first: int, instruction: int) -> int:
-    """Return the first Python instruction of the same source line. Instructions are counted as in find_line()."""
+    """Return the first Python instruction that has the same source line as a given one. Instructions are numbered in
+    bytes before CPython 3.10, else in code units.
+    """
     starts: dict[int, int] = {}
     start = 0
     for end, line in _SPANS[kind](table, first):

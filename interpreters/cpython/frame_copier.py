@@ -50,8 +50,8 @@ ENTRY_OWNER = 3
 
 
 def make_greenlet_search(layout: Layout) -> GreenletSearch | None:
-    """Return the search for suspended greenlets for a CPython layout, or None if they leave nothing on the stack that
-    could be found.
+    """Return an object that searches C stacks for suspended greenlets in a version of CPython. None if greenlets of
+    that version leave nothing on the stack that could be found.
     """
     if layout.chain < ChainKind.ENTRIES:
         return None

@@ -26,7 +26,9 @@ ADDRESSES = 1 << 64
 
 
 class Unreadable(Exception):
-    """Memory that is not there or no longer has its earlier contents. This exception never leaves the package."""
+    """The error that memory of the target cannot be read or no longer has its earlier contents. It never leaves the
+    package cpython.
+    """
 
 
 class Memory:
@@ -84,8 +86,8 @@ class Text(NamedTuple):
 
 
 class CopiedMemory(Memory):
-    """A reader of a process's memory that returns copies from the time of a sample where it has them, and else what is
-    there now.
+    """A reader of a process's memory that returns copies from the time of a sample. Where it has no copy, it reads the
+    current memory.
     """
 
     def __init__(self, memory: Memory) -> None:

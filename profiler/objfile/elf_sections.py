@@ -477,8 +477,8 @@ def _loaded(elf: ElfFile, segment: ProgramHeader, size: int) -> memoryview:
 
 
 def _relocated(elf: ElfFile, section: SectionHeader, data: memoryview) -> memoryview:
-    """Return the data of an unwind table in a relocatable file (.o) with its relocations applied. Assemblers emit only
-    relative ones here (S + A - P).
+    """Return the data of an unwind table in a relocatable file (.o) with its relocations applied. In these tables,
+    assemblers emit only relative relocations (S + A - P).
 
     All sections of a relocatable file begin at address 0, so functions of different sections may coincide.
     """

@@ -198,5 +198,5 @@ JIT = "[jit] "
 
 
 def module_path(label: str) -> str:
-    """Return the name of the module that a profile shows for the JIT code of a source."""
+    """Return the name of the module that a profile shows for the JIT code of a source, such as "[jit] perf map"."""
     return JIT + label

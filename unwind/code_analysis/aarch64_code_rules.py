@@ -32,10 +32,19 @@ _BTI_C = 0xD503_245F
 
 
 class Aarch64CodeRules:
-    """The unwind rules of one AArch64 file that follow from its machine code. It has the methods of CodeRules."""
+    """The unwind rules of one AArch64 file that follow from its machine code. It has the same methods as CodeRules, the
+    class for x86-64.
+    """
 
     def __init__(self, file: ObjectFile, debug: ObjectFile | None, arch: Arch, extents: Iterable[Extents]) -> None:
-        """Create the rules of a file without analysing any function. The arguments are those of CodeRules."""
+        """Create the rules of a file without analysing any function.
+
+        Args:
+            file: The file.
+            debug: Its separate debug file.
+            arch: The architecture.
+            extents: Start and end addresses of the functions that each unwind table covers.
+        """
         self._file = file
         self._arch = arch
         self._segments = [segment for segment in file.loads if segment.executable]
@@ -86,7 +95,9 @@ class Aarch64CodeRules:
             self._opened.clear()
 
     def _analyse(self, start: int) -> int:
-        """Analyse the function at an address, and return where the code after it begins, 0 if that is unknown."""
+        """Analyse the function at an address, and return the address at which the code after it begins, 0 if that is
+        unknown.
+        """
         if start in self._ends:
             return self._ends[start]
         self._ends[start] = 0
@@ -139,7 +150,7 @@ class Aarch64CodeRules:
         return self._opened[segment.vaddr]
 
     def _store(self, code: Aarch64Code, function: Aarch64Function, states: dict[int, Aarch64State]) -> None:
-        """Store the rules of a function, in pieces of consecutive code."""
+        """Store the unwind rules of a function, in pieces of consecutive code."""
         rows: list[tuple[int, Rule]] = []
         end = -1
         for at in sorted(states):
@@ -169,7 +180,7 @@ class Aarch64CodeRules:
 
 
 def make_aarch64_rule(state: Aarch64State, arch: Arch) -> Rule:
-    """Convert a frame state whose CFA is known to the unwind rule that follows from it."""
+    """Convert the state of an AArch64 frame, whose CFA is known, to the unwind rule that follows from the state."""
     if state.outermost:
         return Rule(arch.sp, 0, UNDEFINED)
     base = next(r for r in (SP, FP, *range(SP)) if state.distance(r) is not None)
@@ -186,7 +197,9 @@ def make_aarch64_rule(state: Aarch64State, arch: Arch) -> Rule:
 
 
 def _slot(code: Aarch64Code, stub: int) -> int | None:
-    """Return the address of the GOT slot through which a stub of the PLT jumps, or None for other code."""
+    """Return the address of the GOT slot through which the AArch64 code at an address jumps, if it is a PLT stub, or
+    None.
+    """
     word = code.word(stub)
     if word == _BTI_C:
         stub += 4
@@ -200,9 +213,9 @@ def _slot(code: Aarch64Code, stub: int) -> int | None:
 
 
 def _called(file: ObjectFile, segment: Segment) -> U64:
-    """Return the addresses in a segment that bl instructions call, if they follow the end of other code.
+    """Return those addresses in a segment that `bl` instructions call and that follow the end of other code.
 
-    A segment may contain data, some of which looks like a call.
+    Other addresses are not used: a segment may contain data, some of which looks like a call.
     """
     data = file.at_svma(segment.vaddr, min(segment.filesz, MAX_SCANNED))
     words = np.frombuffer(data[: len(data) & ~3], "<u4")

@@ -1,8 +1,8 @@
 """The frame states of the instructions of one AArch64 function, along all paths.
 
 analyse_aarch64() follows the control flow from the start of a function, as x86_control_flow does: it proves the result
-or refuses. A call may not return, so the code after it needs a proof: it leads to a return with the stack pointer and
-the link register of the entry, or to code that is reached without the call.
+or refuses. A call may not return. So the states of the code after a call need a proof: the code leads to a return with
+the stack pointer and the link register of the entry, or to code that is reached without the call.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from pyprof.unwind.code_analysis.aarch64_frame_state import (
 from pyprof.unwind.code_analysis.cfa_and_register_state import Contradiction
 
 MAX_INSTRUCTIONS = 1 << 15
-"""Maximum number of instructions of one function that are analysed."""
+"""Maximum number of instructions of one AArch64 function that are analysed."""
 
 MAX_STEPS = 1 << 17
-"""Maximum number of instructions that are visited for one function, in all attempts."""
+"""Maximum number of instructions that all attempts to analyse one AArch64 function visit."""
 
 MAX_TRIALS = 64
-"""Maximum number of attempts to analyse one function, and of gaps and frame states that are tried for code that only
-indirect jumps reach.
+"""Maximum number of attempts to analyse one AArch64 function. Also the maximum number of gaps and of frame states that
+are tried for code that only indirect jumps reach.
 """
 
 _PADDING = (0, 0xD503_201F)  # udf #0, nop
 
 
 class Aarch64Code(NamedTuple):
-    """The instructions of a segment, and what is known of its functions.
+    """The instructions of an AArch64 code segment, and the known facts about its functions.
 
     Attributes:
-        words: The instructions.
-        base: Address of the first one.
+        words: The instructions, as numbers of 32 bits.
+        base: Address of the first instruction.
         next_start: Returns the first certain function start above an address, or the end of the segment.
         is_start: Returns True for addresses at which a function certainly begins.
         is_entry: Returns True for the entry point of the program.
@@ -64,16 +64,16 @@ class Aarch64Code(NamedTuple):
 
 
 class VisitedInstruction(NamedTuple):
-    """The frame state before one instruction, and where control goes after it.
+    """The frame state before one AArch64 instruction, and the instructions to which control goes after it.
 
     Attributes:
-        state: The state.
+        state: The frame state before the instruction.
         call: Address of the call on the path to the instruction that is most likely not to return, or None.
-        targets: Addresses to which it may jump.
+        targets: Addresses to which the instruction may jump.
         ends: Control does not continue at the next instruction.
-        leaves: It returns or jumps to another function with the sp and the link register of the entry.
-        calls: It is a call.
-        resets: It computes sp from x29.
+        leaves: The instruction returns or jumps to another function with the sp and the link register of the entry.
+        calls: The instruction is a call.
+        resets: The instruction computes sp from x29.
     """
 
     state: Aarch64State
@@ -87,13 +87,13 @@ class VisitedInstruction(NamedTuple):
 
 @dataclass(slots=True)
 class Aarch64Function:
-    """The instructions of one function.
+    """The analysed instructions of one AArch64 function.
 
     Attributes:
         start: First address of the function.
         known: Each visited instruction by its address.
         returns: Number of returns and tail calls.
-        unresolved: States at indirect jumps whose targets are unknown.
+        unresolved: Frame states at indirect jumps whose targets are unknown.
     """
 
     start: int
@@ -117,11 +117,13 @@ class Aarch64Function:
 
 
 class AnalysisLimitExceeded(Exception):
-    """The analysis of a function exceeds MAX_STEPS or MAX_INSTRUCTIONS."""
+    """The analysis of an AArch64 function exceeds a limit on its work: MAX_STEPS or MAX_INSTRUCTIONS."""
 
 
 def begins_function(code: Aarch64Code, at: int) -> bool:
-    """Return True if a function most likely begins at an address: by its first instruction, or because it is known."""
+    """Return True if an AArch64 function most likely begins at an address: its first instruction looks like that, or
+    its start is known.
+    """
     word = code.word(at)
     if word is None or code.is_start(at):
         return True
@@ -130,7 +132,9 @@ def begins_function(code: Aarch64Code, at: int) -> bool:
 
 
 def may_end(code: Aarch64Code, call: int) -> bool:
-    """Return True if another function may begin after a call."""
+    """Return True if another function may begin directly after a call, so that the call may be the end of its
+    function.
+    """
     return code.word(call + 4) in (*_PADDING, None) or begins_function(code, call + 4)
 
 
@@ -140,8 +144,8 @@ def call_target(word: int, at: int) -> int | None:
 
 
 def analyse_aarch64(code: Aarch64Code, start: int) -> Aarch64Function | None:
-    """Find the frame states of all instructions of the function at an address. Return None if its code contradicts
-    itself, or if it is too long.
+    """Find the frame states before all instructions of the AArch64 function at an address. Return None if its code
+    contradicts itself, or if it is too long.
     """
     no_return: set[int] = set()
     budget = [MAX_STEPS]
@@ -163,24 +167,24 @@ def analyse_aarch64(code: Aarch64Code, start: int) -> Aarch64Function | None:
 
 
 _Path = tuple[int, Aarch64State, int | None]
-"""A path that is still to be followed: its first address, the state there, and the call on the way to it that most
-likely does not return.
+"""A path that is still to be followed: its first address, the frame state there, and the call on the way to it that
+most likely does not return (address or None).
 """
 
 
 class _Analysis:
-    """One attempt to find the frame states before all instructions of a function.
+    """One attempt to find the frame states before all instructions of an AArch64 function.
 
     Attributes:
         function: The result so far.
     """
 
     def __init__(self, code: Aarch64Code, function: Aarch64Function, no_return: set[int], budget: list[int]) -> None:
-        """Start an attempt.
+        """Start an attempt to analyse one function.
 
         Args:
             code: The code.
-            function: An empty result.
+            function: The result, which is empty at the start.
             no_return: Addresses of calls that do not return.
             budget: Number of instructions that may still be visited, in a list that all attempts share.
         """
@@ -195,14 +199,14 @@ class _Analysis:
         self._joined = False
 
     def follow(self, waiting: list[_Path]) -> None:
-        """Analyse the instructions on all paths from some addresses."""
+        """Analyse the instructions on all paths from some addresses of a function."""
         self._waiting = waiting
         while self._waiting:
             self._follow_straight(*self._waiting.pop())
 
     def fill_gaps(self) -> None:
-        """Analyse the code between known instructions that only indirect jumps reach, with the state of one jump after
-        another. A trial counts if it contradicts nothing and leads to a return or to known code.
+        """Analyse the code between known instructions that only indirect jumps reach, by trying the frame state of one
+        such jump after another. A trial counts if it contradicts nothing and leads to a return or to known code.
         """
         tried: set[int] = set()
         while self.function.unresolved and len(tried) < MAX_TRIALS:
@@ -242,7 +246,9 @@ class _Analysis:
             raise AnalysisLimitExceeded
 
     def _follow_straight(self, at: int, state: Aarch64State, call: int | None) -> None:
-        """Analyse instructions from an address on, until the path ends or reaches known code with the same state."""
+        """Analyse instructions from an address on, until the path ends or reaches analysed code with the same frame
+        state.
+        """
         known = self.function.known
         limit = self._limit if self.function.start <= at < self._limit else self._code.next_start(at)
         while (word := self._code.word(at)) is not None:
@@ -277,7 +283,9 @@ class _Analysis:
             at, state = at + 4, following
 
     def _step(self, word: int, at: int, state: Aarch64State, call: int | None) -> Aarch64State | None:
-        """Return the state after an instruction, or None if control does not continue at the next instruction."""
+        """Return the frame state after an AArch64 instruction, or None if control does not continue at the next
+        instruction.
+        """
         if word >> 16 == 0 or word >> 21 in (0x6A1, 0x6A2):  # udf, brk, hlt
             return None
         if word >> 26 == 0b000101:  # b
@@ -317,7 +325,9 @@ class _Analysis:
             self._waiting.append((target, state, call))  # perhaps a part that the compiler placed apart
 
     def _leave(self, word: int, state: Aarch64State, call: int | None) -> None:
-        """Take a return or an indirect jump into account."""
+        """Record a return or an indirect jump in the result. If its frame state is wrong for a return, raise
+        Contradiction.
+        """
         is_return = word >> 21 & 15 == 2
         if state.can_return and not state.outermost and (is_return or self._is_sure):
             self.function.returns += 1
@@ -340,9 +350,10 @@ def _signed(value: int, bits: int) -> int:
 def proved_states(
     function: Aarch64Function, returns: Callable[[int], bool] = lambda call: False
 ) -> dict[int, Aarch64State]:
-    """Return the states of the instructions whose stack depth is proved, by address.
+    """Return the frame states before those instructions of an AArch64 function whose stack depth is proved, by address.
 
-    Code behind an instruction that takes sp from x29 proves x29, but not sp: such a state has no sp.
+    The code after an instruction that sets sp from x29 proves x29 before that instruction, but not sp. Such a frame
+    state has no sp.
 
     Args:
         function: The analysed function.
@@ -384,7 +395,7 @@ def _inverse(graph: Mapping[int, Iterable[int]]) -> dict[int, list[int]]:
 
 
 def _reach(starts: Iterable[int], graph: Mapping[int, Iterable[int]]) -> set[int]:
-    """Return the given addresses and all that control reaches from them."""
+    """Return the given addresses of instructions and all addresses that control can reach from them."""
     found, waiting = set(starts), list(starts)
     while waiting:
         for target in graph.get(waiting.pop(), ()):

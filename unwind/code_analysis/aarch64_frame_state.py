@@ -1,7 +1,7 @@
 """The state of an AArch64 frame before an instruction, and how each instruction changes it.
 
-The decoder knows the instructions of Armv8 and Armv9 that user programs run, but not those of SVE and SME: a function
-with them gets no rules.
+The decoder knows the instructions of Armv8 and Armv9 that user programs run, except those of SVE and SME. A function
+with these gets no rules.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ from typing import NamedTuple
 from pyprof.unwind.code_analysis.cfa_and_register_state import CFA, KEPT, LOST, MAX_OFFSET, Contradiction, FramePlace
 
 FP, LR, SP = 29, 30, 31
-"""Numbers of the frame pointer, the link register and the stack pointer, which share 31 with the zero register."""
+"""AArch64 register numbers of the frame pointer, the link register and the stack pointer. In some instructions, 31 is
+the zero register.
+"""
 
 FIRST_SAVED = 19
-"""Number of the first callee-saved register. The others follow it, up to the link register."""
+"""Number of the first callee-saved AArch64 register, x19. The last is the link register, x30."""
 
 NUMBER = -3
-"""Origin of a FramePlace that is a constant in place of an address in the frame."""
+"""Origin of a FramePlace that stands for a constant, not for an address in the frame."""
 
 CALLER_SAVED = (1 << 19) - 1
-"""Bit mask of the registers that a call may overwrite: x0 to x18."""
+"""Bit mask of the AArch64 registers that a call may overwrite: x0 to x18."""
 
 _NONE = 1 << SP
-"""Bit mask of a written zero register, which has no effect."""
+"""Bit mask of register number 31, the AArch64 zero register. Writing it has no effect."""
 
 
 class Aarch64State(NamedTuple):
-    """The state of a frame before an instruction.
+    """The state of an AArch64 frame before an instruction, as the code analysis knows it.
 
     Attributes:
         values: For x0 to x30 and sp, the place in the frame to which the register points, or a constant. None if the
@@ -41,7 +43,7 @@ class Aarch64State(NamedTuple):
     outermost: bool = False
 
     def distance(self, register: int) -> int | None:
-        """Return the offset of a register from the CFA in bytes, or None if it is unknown."""
+        """Return the offset of an AArch64 register from the CFA in bytes, or None if it is unknown."""
         value = self.values[register]
         return value.offset if value is not None and value.origin == CFA else None
 
@@ -60,7 +62,7 @@ ENTRY = Aarch64State()
 
 
 def with_value(state: Aarch64State, register: int, value: FramePlace | None) -> Aarch64State:
-    """Return the state after an instruction has given a value to a register other than sp."""
+    """Return the AArch64 frame state after an instruction has given a value to a register other than sp."""
     values, saved = state.values, state.saved
     if register in (FP, LR) and saved[register - FIRST_SAVED] == KEPT:
         saved = _replaced(saved, register - FIRST_SAVED, LOST)
@@ -70,7 +72,9 @@ def with_value(state: Aarch64State, register: int, value: FramePlace | None) -> 
 
 
 def without_values(state: Aarch64State, mask: int) -> Aarch64State:
-    """Return the state after an instruction has given unknown values to the registers of a bit mask, without sp."""
+    """Return the AArch64 frame state after an instruction has given unknown values to the registers of a bit mask,
+    which does not contain sp.
+    """
     for register in range(SP):
         if mask >> register & 1 and (register in (FP, LR) or state.values[register] is not None):
             state = with_value(state, register, None)
@@ -78,7 +82,7 @@ def without_values(state: Aarch64State, mask: int) -> Aarch64State:
 
 
 def with_sp(state: Aarch64State, value: FramePlace | None, call: int | None) -> Aarch64State:
-    """Return the state after an instruction has set sp. Words below the new sp count as lost."""
+    """Return the AArch64 frame state after an instruction has set sp. Stored words below the new sp count as lost."""
     values = (*state.values[:SP], value)
     if value is None or value.origin != CFA:
         return state._replace(values=(*values[:SP], None))
@@ -89,12 +93,14 @@ def with_sp(state: Aarch64State, value: FramePlace | None, call: int | None) -> 
 
 
 def after_call(state: Aarch64State) -> Aarch64State:
-    """Return the state after a call that returns."""
+    """Return the AArch64 frame state after a call that returns."""
     return without_values(state, CALLER_SAVED | 1 << LR)
 
 
 def merge(one: Aarch64State, two: Aarch64State) -> Aarch64State | None:
-    """Return the state with the facts that hold in both of two states, or None if the states contradict each other."""
+    """Return the AArch64 frame state with the facts that hold in both of two states, or None if the states contradict
+    each other.
+    """
     values = tuple(a if a == b else None for a, b in zip(one.values, two.values, strict=True))
     saved = tuple(a if a == b else LOST for a, b in zip(one.saved, two.saved, strict=True))
     found = Aarch64State(values, saved, one.outermost)
@@ -106,18 +112,20 @@ def merge(one: Aarch64State, two: Aarch64State) -> Aarch64State | None:
 
 
 def moved(value: FramePlace | None, distance: int) -> FramePlace | None:
-    """Return a value plus a distance in bytes, or None if the value is unknown or the result too large."""
+    """Return a register's value (a place in the frame or a constant) plus a distance in bytes, or None if the value is
+    unknown or the result too large.
+    """
     if value is None or abs(value.offset + distance) > MAX_OFFSET:
         return None
     return FramePlace(value.origin, value.offset + distance)
 
 
 def compute(word: int, state: Aarch64State, call: int | None) -> Aarch64State:
-    """Return the state after an instruction that is no branch.
+    """Return the frame state after an AArch64 instruction that is no branch.
 
     Args:
-        word: The instruction.
-        state: The state before.
+        word: The instruction, a number of 32 bits.
+        state: The frame state before the instruction.
         call: Address of the call on the path to the instruction that is most likely not to return, or None.
 
     Raises:
@@ -138,7 +146,9 @@ def compute(word: int, state: Aarch64State, call: int | None) -> Aarch64State:
 
 
 def _set(state: Aarch64State, register: int, value: FramePlace | None, is_sp: bool, call: int | None) -> Aarch64State:
-    """Return the state after a register was set. Number 31 is sp if is_sp is True, else the zero register."""
+    """Return the AArch64 frame state after a register was set. Register number 31 is sp if is_sp is True, else the zero
+    register.
+    """
     if register != SP:
         return with_value(state, register, value)
     return with_sp(state, value, call) if is_sp else state
@@ -181,7 +191,7 @@ def _compute_registers(word: int, state: Aarch64State, call: int | None) -> Aarc
 
 
 def _is_to_general(word: int) -> bool:
-    """Return True if an instruction of floating point or of vectors writes a general register."""
+    """Return True if an AArch64 floating-point or vector instruction writes a general register."""
     if word & 0x5F20_FC00 == 0x1E20_0000:  # conversions, fmov
         return word >> 16 & 7 in (0, 1, 4, 5, 6)
     if word & 0x5F20_0000 == 0x1E00_0000:  # conversions to fixed point
@@ -190,7 +200,9 @@ def _is_to_general(word: int) -> bool:
 
 
 def _system(word: int, state: Aarch64State) -> Aarch64State:
-    """Return the state after a system instruction. Signing the link register does not count as a change."""
+    """Return the frame state after an AArch64 system instruction. Signing the link register does not count as a
+    change.
+    """
     if word & 0xFFC0_0000 == 0xD500_0000 and word >> 21 & 1:  # mrs, sysl
         return without_values(state, 1 << (word & 31) & ~_NONE)
     if word & 0xFFFF_F0FF == 0xD503_201F and word & 0xF00 == 0x100:  # pacia1716 and the like
@@ -267,18 +279,18 @@ def _access(
     is_load: bool,
     call: int | None,
 ) -> Aarch64State:
-    """Return the state after a load or store.
+    """Return the frame state after an AArch64 load or store.
 
     Args:
-        state: The state before.
+        state: The frame state before the instruction.
         base: Number of the base register.
         mode: 1 to change the base register after the access, 3 to do so before it, else it does not change.
-        distance: What is added to the base register, in bytes.
+        distance: Number of bytes that is added to the base register.
         registers: Each general register that is loaded or stored, with its offset in the accessed bytes.
         length: Number of accessed bytes.
         size: Number of bytes of one register.
         is_load: True for a load.
-        call: As for compute().
+        call: Address of the call on the path to the instruction that is most likely not to return, or None.
     """
     target = moved(state.values[base], distance)
     place = state.values[base] if mode == 1 else target
@@ -302,7 +314,9 @@ def _load(state: Aarch64State, register: int, place: FramePlace | None) -> Aarch
 
 
 def _store(state: Aarch64State, registers: tuple[tuple[int, int], ...], place: FramePlace, length: int) -> Aarch64State:
-    """Return the state after some bytes of the frame were overwritten, perhaps by callee-saved registers."""
+    """Return the AArch64 frame state after `length` bytes of the frame at `place` were overwritten. `registers` are
+    those stored there, each with its offset.
+    """
     first, sp = place.offset, state.distance(SP)
     saved = [LOST if at.origin == CFA and first - 8 < at.offset < first + length else at for at in state.saved]
     for register, offset in registers:

@@ -83,12 +83,14 @@ def is_call(instruction: X86Instruction) -> bool:
 
 
 def called_function(i: X86Instruction, at: int) -> int | None:
-    """Return the target of a direct call at an address, or None for an indirect call."""
+    """Return the target of a direct x86-64 call at an address, or None for an indirect call."""
     return at + i.size + i.signed(i.size - 4, 4) if i.opcode == 0xE8 else None
 
 
 def called_slot(code: Code, i: X86Instruction, at: int) -> int | None:
-    """Return the GOT slot through which a call at an address goes, directly or through a PLT entry, or None."""
+    """Return the address of the GOT slot through which an x86-64 call at an address goes, directly or through a PLT
+    entry, or None.
+    """
     target = called_function(i, at)
     if target is None:
         return at + i.size + i.signed(i.operand + 1, 4) if i.modrm == 0x15 else None

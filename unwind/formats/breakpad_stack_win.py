@@ -111,7 +111,7 @@ def unwind_by_frame_size(record: WinRecord, registers: Mapping[str, int], callee
     """Return the caller's registers by STACK WIN FPO data: the sizes give the place of the return address.
 
     The innermost frame of a system call may have a stale return address equal to its own eip. Then the next word is
-    used. A function that keeps ebp keeps ebx too, because walks through ntdll depend on it.
+    used. A function that does not save ebp is assumed to preserve ebx, too, because walks through ntdll depend on that.
     """
     esp = _known(registers, "esp")
     at = esp + frame_size(record, callee)

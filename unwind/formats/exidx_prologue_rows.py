@@ -419,7 +419,9 @@ def _span(start: int, insns: list[Insn], position: int) -> tuple[int, int]:
 
 
 def _merged(rule: Rule, start: int, end: int, spans: Spans) -> Rows:
-    """Return unwind rows with the spans of prologues and epilogues, and with the table's rule everywhere else."""
+    """Return the unwind rows of an ARM function: the code spans of its prologues and epilogues, and the rule of the
+    exception index everywhere else.
+    """
     starts: list[int] = []
     rules: list[Rule] = []
 

@@ -172,7 +172,9 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region of a libunwind procedure: its length in instructions (bytes here), and its directives."""
+    """A region of a libunwind procedure: its length in instructions, which pyprof takes as bytes, and its
+    directives.
+    """
 
     insn_count: int
     ops: tuple[Op, ...]

@@ -15,7 +15,7 @@ from pyprof.unwind.heuristics.rules_and_checks_from_code import SpaceCode, Verdi
 from pyprof.unwind.rule_lookup import SpaceIndex
 
 MAX_FUNCTION = 64 << 10
-"""Maximum number of bytes of a function that are examined for the call to it."""
+"""Maximum size in bytes of a function whose code is examined for its frame and its calls."""
 
 MAX_SEARCHED = 16 << 10
 """Maximum number of bytes of a function that are searched for tail jumps."""

@@ -319,8 +319,8 @@ class _Trial:
         return self._left <= 0
 
     def walk(self, fp: int) -> LaneWalk | None:
-        """Return the callers of the frame if it has this frame pointer. The frames of the walk count against the
-        sample's limit (MAX_FRAMES). None if there are no callers.
+        """Return the callers of the frame by a trial walk that starts with a presumed frame pointer of the frame. The
+        frames of the walk count against the sample's limit (MAX_FRAMES). None if there are no callers.
         """
         arch = self._walker.arch
         values = list(self._registers.values)

@@ -212,7 +212,7 @@ class FramePointerFallback:
     def _may_keep_records(self, avma: int) -> bool:
         """Return True if the code at an address is known to have no unwind tables.
 
-        The tables of a core file's modules may exist and only be unavailable here.
+        The tables of a core file's modules may exist without being available on this machine.
         """
         image = self._images.image(self._space, avma)
         return self._code.is_readable(avma) and (image is None or not image.lacks_tables)

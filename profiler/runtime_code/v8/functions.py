@@ -215,7 +215,7 @@ class JsFunctions:
 
 MAX_ENTRIES = 1 << 17
 MAX_DEPTH = 64
-"""Maximum number of functions that are inlined into each other."""
+"""Maximum nesting of JavaScript functions that are inlined into each other."""
 
 
 def read_numbers(data: bytes) -> Iterator[int]:

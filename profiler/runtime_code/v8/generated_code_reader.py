@@ -28,7 +28,7 @@ from pyprof.unwind.rules import FunctionRows
 MAX_CODE = 8 << 20
 """Maximum distance in bytes from an address back to the start of its piece of V8's generated code."""
 MAX_TABLE = 1 << 20
-"""Maximum size of a table of source positions in bytes."""
+"""Maximum size in bytes of V8's table of source positions of one function or piece of code."""
 MAX_LITERALS = 1 << 14
 MAX_POSITIONS = 1 << 16
 _ALIGNMENT = 64

@@ -183,7 +183,8 @@ class V8Code(NoImage):
     def _use_space(self, space: AddressSpace) -> None:
         """Read V8's memory through an address space of the process from now on.
 
-        V8 maps its own functions again after it has started, so a later address space may have more of them.
+        After its start, V8 maps its built-in functions a second time, so a later address space may have more mappings
+        of them.
         """
         if self._space is space or self._engine is None:
             return
@@ -576,11 +577,13 @@ class V8Code(NoImage):
 def find_code_range(space: AddressSpace, builtins: Ranges) -> tuple[int, int]:
     """Return the start and end of the memory that V8 has reserved for its generated code, (0, 0) if it is unknown.
 
-    V8 makes more and more of it executable, which no event reports. Its own functions are mapped again at the end.
+    V8 makes more and more of this memory executable, which no event of the kernel reports. V8's built-in functions are
+    mapped a second time at its end.
 
     Args:
         space: The address space.
-        builtins: Where V8's own functions are: in its file, then where they are mapped again, ascending.
+        builtins: Address ranges of V8's built-in functions: in the mapping of its file, then in further mappings,
+            ascending.
     """
     mapping = space.mapping_at(builtins[-1][0]) if len(builtins) > 1 else None
     if mapping is None:
