@@ -61,8 +61,8 @@ _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean of some values and the bounds of its 95 % confidence interval (Student's t), NaN for a single
-    value.
+    """Return the mean of some values and the bounds of its 95 % confidence interval (Student's t). The bounds are NaN
+    for a single value.
     """
     mean = statistics.fmean(values)
     if len(values) < 2:

@@ -2,9 +2,9 @@
 
 A fixed set of commands runs next to N busy loops of normal priority in a separate session. The targets record their own
 processor time and waits (targets/clocks.c and clocks.py). The sums of each recording are compared with them. py-spy and
-perf run in the same rounds. For each command and each N the table has: the runs that failed, the outputs that are empty
-or missing, the largest difference between recorded time and the program's own clock, the time to the first sample, and
-the time that the command takes beyond its duration. Needs root and gcc.
+perf run in the same rounds. For each command and each N the table counts the runs that failed and the outputs that are
+empty or missing. It has the largest difference between recorded time and the program's own clock, the time to the first
+sample, and the time that the command takes beyond its duration. Needs root and gcc.
 """
 
 from __future__ import annotations

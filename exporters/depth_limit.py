@@ -49,7 +49,7 @@ def _depths(profile: Profile) -> npt.NDArray[np.int64]:
 
 
 def _shorter(profile: Profile, depth: npt.NDArray[np.int64], half: int) -> Profile:
-    """Return a copy of the profile in which deep stacks are cut: a stack of more than 2 * half frames keeps its `half`
+    """Return a copy of the profile in which stacks of more than 2 * half frames are cut. Such a stack keeps its `half`
     outermost and its `half` innermost frames.
     """
     parent, frame = profile.parent.tolist(), profile.frame.tolist()
@@ -80,8 +80,8 @@ def _shorter(profile: Profile, depth: npt.NDArray[np.int64], half: int) -> Profi
 
 
 def _outer(parent: list[int], depth: npt.NDArray[np.int64], half: int) -> list[int]:
-    """Return for each node of the stack tree its ancestor (or itself) that is at most `half` frames from the root:
-    there the outer part ends that a cut stack keeps.
+    """Return for each node of the stack tree the last node of the outer part that a cut stack keeps: its ancestor
+    `half` frames from the root. A node that is closer to the root is returned itself.
     """
     found = [0] * len(parent)
     for node in range(1, len(parent)):

@@ -47,8 +47,8 @@ class PageSamples:
 def pack_samples(profile: Profile, row: I64) -> PageSamples:
     """Pack the samples of a profile into columns of bytes for the flame graph's page.
 
-    No sample is written, so that the page has no timeline, if a value is negative or if all samples have one time (no
-    times are known). There may be millions of samples, so the columns are made one after the other.
+    If a value is negative, or if all samples have one time because no times are known, no sample is written and the
+    page has no timeline. There may be millions of samples, so the columns are made one after the other.
 
     Args:
         row: (n,) number of each sample's row in the page, which stands for a thread and a stack.

@@ -121,8 +121,8 @@ def start_nodes(
 def _framework(
     node: int, levels: Sequence[Level | None], calls: Mapping[int, Sequence[int]], weight: Sequence[int]
 ) -> list[int]:
-    """Return the nodes of a framework's functions through which nearly all time of a program passes: from the given
-    node down to the last function of a library. The HTML page can show them as one row.
+    """Return the nodes of a framework's functions through which nearly all time of a program passes. They begin at the
+    given node and end at the last function of a library. The HTML page can show them as one row.
     """
     path, length = [], 0
     while (level := levels[node]) is not None and level.kind == FrameKind.INTERPRETER and calls[node]:
@@ -150,8 +150,8 @@ def _by_name(level: Level, outermost: bool) -> bool:
 
 
 def _by_calls(profile: Profile, level: Level, outermost: bool, called: Sequence[Level]) -> bool:
-    """Return True if a frame starts a program or thread, judged by what it calls: a stripped program's `_start`, libc's
-    `start_thread` without a name, or the `main` of Rust.
+    """Return True if the functions that a frame calls show that it starts a program or thread. Such frames are a
+    stripped program's `_start`, libc's `start_thread` without a name, and the `main` of Rust.
     """
     if level.kind != FrameKind.NATIVE or level.module < 0:
         return False
@@ -399,7 +399,7 @@ def build_flame_tree(profile: Profile, options: ExportOptions) -> FlameTree:
 
 def _weights(parent: list[int], totals: Iterable[tuple[int, int, Sequence[int]]]) -> tuple[list[int], list[bool]]:
     """Return two lists for the nodes of a stack tree: the primary value of the samples at or below each node, and
-    whether there is such a sample.
+    whether there are any.
     """
     weight = [0] * len(parent)
     used = [False] * len(parent)

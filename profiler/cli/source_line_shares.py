@@ -51,7 +51,8 @@ class Annotation:
 
     Attributes:
         files: Reader of source files.
-        places: Folders with object files whose instructions are shown, None to show source lines only.
+        places: Files and folders in which object files are searched to show their instructions, None to show source
+            lines only.
         code_of: Function that reads the instructions of a function.
         width: Width of the terminal.
     """

@@ -42,8 +42,8 @@ MERGED = 4
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Costs of functions in two arrays of shape (functions,): `own` of samples with the function as the innermost one,
-    `total` of samples with the function anywhere on the stack.
+    """Costs of functions in two arrays of shape (functions,). `own` is from samples with the function as the innermost
+    one, `total` from samples with the function anywhere on the stack.
     """
 
     own: F64
@@ -348,9 +348,9 @@ def judge_by_samples(before: WeightedSamples, after: WeightedSamples, least: flo
 def _detectable(part: F64, reach: tuple[float, float], least: float) -> F64:
     """Return the smallest relative increase d of a cost that exceeds both thresholds with a probability of 80 %.
 
-    Let r be the cost before. The error of the difference between r (1 + d) and r is that of two equal costs times the
-    root of 1 + d / 2, because the variance of a count is its mean. So d is the larger of the positive solutions of
-    these equations, where z is the quantile for a power of 80 %:
+    Let r be the cost before. The variance of a count is its mean. So the error of the difference between r (1 + d) and
+    r is that of two equal costs times the root of 1 + d / 2. Then d is the larger of the positive solutions of these
+    equations, where z is the quantile for a power of 80 %:
 
         d = (anywhere + z) part sqrt(1 + d / 2)
         d = (one_way + z) part sqrt(1 + d / 2) + least (1 + d)

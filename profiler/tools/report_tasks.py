@@ -82,7 +82,7 @@ class NamesOf:
 
     Attributes:
         profile: The profile, without samples.
-        places: Folders in which the files are searched.
+        places: Files, folders and copies of root directories in which the files are searched.
         seconds: Maximum time in seconds for source lines and inlined functions.
     """
 
@@ -126,7 +126,7 @@ class CodeOf:
 
     Attributes:
         info: The module that contains the function.
-        places: Folders in which the files are searched.
+        places: Files, folders and copies of root directories in which the file is searched.
         start: Start address of the function.
         last: Highest sampled address in the function.
     """

@@ -79,8 +79,8 @@ class BudgetControl:
         return self._governor.effort
 
     def exclude_cost(self, settling: float = SETTLING) -> None:
-        """Leave the agent's cost up to now out of the check of its budget, because a user has requested the work or
-        files were read for the first time.
+        """Leave the agent's cost up to now out of the check of its budget. The reason is work that a user has
+        requested, or files that were read for the first time.
 
         Args:
             settling: Further time without a check, as a multiple of the period over which the budget is enforced.
@@ -163,8 +163,8 @@ class BudgetControl:
         }
 
     def status(self) -> dict[str, object]:
-        """Return the cost, the budget and the effort of the agent, and the state of the check: whether the cost was
-        measured, whether it exceeds the budget, and whether the check is suspended for some time.
+        """Return the cost, the budget and the effort of the agent. Also return whether the cost was measured, whether
+        it exceeds the budget, and whether the check is suspended for some time.
         """
         governor = self._governor
         return {

@@ -52,8 +52,9 @@ _READ_BEFORE_S = 0.02
 
 
 class SampledGroup:
-    """One recording of the agent, and those that follow it: it samples all processes for which the rules choose the
-    same way of sampling, and divides the time into windows. Only the agent's thread calls tend(), close() and finish().
+    """A recording of the agent, and the recordings that replace it later. It samples all processes for which the rules
+    choose the same way of sampling, and divides the time into windows. Only the agent's thread calls tend(), close()
+    and finish().
 
     Attributes:
         left: Set if a recording did not end in time, because a memory page of a target blocks it.

@@ -1,23 +1,24 @@
 """Controller of the agent's effort, which keeps its budget of processor time and memory. It does no I/O.
 
 Two series of steps reduce the effort: fewer sampling times for less processor time, and fewer processes for less
-memory. Cost has a constant part and a part that grows with the work; neither is known.
+memory. The cost has a constant part and a part that grows with the work. Neither part is known.
 
-- If a minute cost too much, or a part of a minute cost more than the minute may, sampling times are reduced at once,
-unless the last reduction has not helped.
+- If a minute, or even a part of it, cost more than a minute may, the number of sampling times is reduced at once. This
+  is not done if the last reduction has not helped.
 - The next higher effort costs at most the current cost times the ratio of work. If that is within the budget, the
-effort rises by one step a minute; if a recent step was too much, only within half of the budget.
-- If it is not, the effort may still cost less than that. So it is tried after a time that doubles with each try that
-was too much: under constant load, changes become ever rarer.
-- If a step down has not lowered the cost, or the two costs show that the constant part alone exceeds the budget by far
-and is most of the cost, no further step is taken. BROKEN states the budget that would be needed, and the next step
-follows only after a number of such verdicts that doubles.
-- Memory has no such law: fewer processes may need less. A step that did not help is undone, and tried again after
-MAX_PATIENCE minutes. Fewer processes do not lower the processor time: samples are dropped before they cost much, and a
-recording that starts again reads files for the first time. So processes return whatever the processor time is, as soon
-as memory allows it.
-- When recordings begin, files are read for the first time: nothing is judged during SETTLING. The first recording of an
-agent has FIRST_SETTLING.
+  effort rises by one step a minute. If a recent step up was too much, it rises only if that is within half of the
+  budget.
+- If that is not within the budget, the higher effort may still cost less. So it is tried after a time that doubles with
+  each try that cost too much: under constant load, changes become ever rarer.
+- No further step down is taken if the last one has not lowered the cost. The same holds if the costs before and after
+  it show that the constant part is most of the cost and alone exceeds the budget by far. The verdict BROKEN states the
+  budget that would be needed. The next step follows only after a number of such verdicts that doubles.
+- For memory there is no such estimate: fewer processes may need less. A step that did not help is undone, and tried
+  again after MAX_PATIENCE minutes. Fewer processes do not lower the processor time: samples are dropped before they
+  cost much, and a recording that starts again reads files for the first time. So processes return whatever the
+  processor time is, as soon as memory allows it.
+- When recordings begin, files are read for the first time, so the cost is not checked during SETTLING. For the first
+  recording of an agent, this time is FIRST_SETTLING.
 """
 
 from __future__ import annotations
@@ -270,8 +271,8 @@ class Governor:
     def _may_reduce(self, cpu: float) -> bool:
         """Return True if the agent's cost in a part of a minute is enough evidence to take fewer samples.
 
-        Only whole minutes decide that no reduction helps, and state the needed budget: a part may contain the end of a
-        window or the reading of files, which cost as much at each effort.
+        Only whole minutes decide that no reduction helps, and state the needed budget. A part of a minute may contain
+        the end of a window or the reading of files, whose cost does not depend on the effort.
         """
         may_help = not self._cpu_before or self._has_helped(cpu)
         return self._stride < len(STRIDES) - 1 and may_help and not self._is_mostly_fixed(cpu)

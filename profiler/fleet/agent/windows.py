@@ -1,7 +1,7 @@
 """Windows of the agent: when they end, their checkpoints, and their division into segments by service.
 
-Windows end at multiples of their length since the epoch, shifted by a random part that differs between agents, so that
-hosts do not all work at the same moment. The monotonic clock measures their length.
+Windows end at multiples of their length since the epoch, shifted by a random part. The shift differs between agents, so
+that hosts do not all work at the same moment. The monotonic clock measures their length.
 
 A window of all processes is divided into segments: one for each service, with the rules' labels on each thread.
 
@@ -220,8 +220,8 @@ def labelled(profile: Profile, verdict: Callable[[int, int], RuleVerdict]) -> Pr
 
 
 _SUM_MARGIN, _SUM_SLACK_NS = 1.1, 2_000_000_000
-"""Factor and nanoseconds by which the total processor time of a window may exceed its length times the processors:
-processes that ended may have run a little earlier, and clocks are read one after the other.
+"""Factor and nanoseconds by which the total processor time of a window may exceed its length times the processors.
+Processes that ended may have run a little earlier, and clocks are read one after the other.
 """
 
 

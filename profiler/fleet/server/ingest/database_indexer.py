@@ -38,8 +38,8 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Limits for the segments of the server: maximum age in seconds (max_age), maximum total size in bytes, and the age
-    in seconds at which hourly rollups replace the rows of windows (hours_after).
+    """Limits for the segments of the server: maximum age in seconds (max_age) and maximum total size in bytes.
+    hours_after is the age in seconds at which hourly rollups replace the rows of windows.
     """
 
     max_age: float

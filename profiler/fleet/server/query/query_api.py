@@ -115,8 +115,8 @@ def timeline(store: ClientQueries, tenant: str, words: Words) -> Answer:
     recorded = store.host_steps(chosen, step_ns) if is_by_hosts and (hosts or by) else {"": set(covered)}
 
     def absent(value: str, step: int) -> int | None:
-        """Return the amount to show for a time step without samples: 0 if the host was recorded in this time, None if
-        it was not or if that is not known.
+        """Return the amount to show for a time step without samples: 0 if the host was recorded in this time. Return
+        None if it was not, or if that is not known.
         """
         host = hosts[0] if hosts and not by else value
         return 0 if is_by_hosts and step in recorded.get(host, ()) else None
