@@ -1,4 +1,4 @@
-"""`pyprof diff`: two recordings side by side, function by function, as a table, a page or data."""
+"""`pyprof diff`: compare two recordings function by function, as a table, a page or data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pyprof doctor`: what will work here and on this process, before anything is attached."""
+"""`pyprof doctor`: find out what of pyprof works on this machine and on a process, without attaching to it."""
 
 from __future__ import annotations
 

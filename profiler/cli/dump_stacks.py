@@ -1,4 +1,4 @@
-"""`pyprof dump`: the stacks of all threads, of a live process or a core file, as text or JSON."""
+"""`pyprof dump`: print the stacks of all threads of a live process or a core file, as text or JSON."""
 
 from __future__ import annotations
 

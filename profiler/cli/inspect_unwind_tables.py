@@ -1,4 +1,4 @@
-"""`pyprof inspect`: the unwind tables of a file."""
+"""`pyprof inspect`: show the unwind tables of a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`%load_ext pyprof` and `%%pyprof` in IPython and Jupyter: what a cell does, as a page below it.
+"""`%load_ext pyprof` and `%%pyprof` in IPython and Jupyter: record a cell, and show the profile as a page below it.
 
 A process cannot record itself. So a helper process records it while the cell runs (`helper()`), and ends with it at the
 latest. The helper writes `READY` when the recording has begun. When it receives `END`, it writes the recording to the

@@ -1,4 +1,4 @@
-"""`pyprof merge`: several recordings, or other profilers' files, as one."""
+"""`pyprof merge`: merge several recordings, or other profilers' files, into one."""
 
 from __future__ import annotations
 

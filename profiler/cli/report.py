@@ -1,4 +1,4 @@
-"""`pyprof report`: what a recording holds, in any format, or as a table in the terminal."""
+"""`pyprof report`: show or convert a recording, as a table in the terminal or in any output format."""
 
 from __future__ import annotations
 

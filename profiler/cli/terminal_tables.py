@@ -1,4 +1,4 @@
-"""Tables of functions in the terminal, with their shares.
+"""Tables for the terminal that list functions with their shares of the time.
 
 A table has the most expensive functions, or the callers or callees of one. Which functions it shows depends on whether
 the program is native or interpreted.

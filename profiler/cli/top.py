@@ -1,4 +1,4 @@
-"""`pyprof top`: what a process does, live in the terminal, or as a table for scripts."""
+"""`pyprof top`: show live in the terminal, or in tables for scripts, which functions of a process use time."""
 
 from __future__ import annotations
 

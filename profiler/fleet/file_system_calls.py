@@ -1,4 +1,6 @@
-"""The file system calls that the spool makes, one method for each, so that a test can fail or crash at each one."""
+"""The file system calls that the agent's spool and the server make, one method for each, so that a test can let each
+one fail or crash.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collapsed stacks: `root;caller;leaf COUNT`, one line a stack. Names stay as they are written."""
+"""Reader of collapsed stacks: `root;caller;leaf COUNT`, one line a stack. Names stay as they are written."""
 
 from __future__ import annotations
 

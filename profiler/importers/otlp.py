@@ -1,5 +1,5 @@
-"""OpenTelemetry's profiles signal as agents send it: ExportProfilesServiceRequest of opentelemetry-proto 1.10, with the
-fields of ProfilesData (opentelemetry/proto/profiles/v1development/profiles.proto).
+"""Reader of OpenTelemetry's profiles signal as agents send it: ExportProfilesServiceRequest of opentelemetry-proto
+1.10, with the fields of ProfilesData (opentelemetry/proto/profiles/v1development/profiles.proto).
 
 Before 1.10 the fields of a sample had other numbers under the same names. Such a request seems to have no values and is
 refused. If a resource has its samples twice, as counts and in the unit of their period, the counts are dropped.

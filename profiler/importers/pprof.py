@@ -1,4 +1,4 @@
-"""pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped or not.
+"""Reader of pprof's profile.proto (github google/pprof, proto/profile.proto), gzipped or not.
 
 Samples have no times. The labels pid, tid, thread and process state the thread of a sample; all other labels become
 labels of that thread. Samples with other labels belong to another thread. A file may have as many sets of labels as

@@ -1,4 +1,4 @@
-"""The tables of a pprof file: frames, samples, and the extra fields that exporters/pprof.py writes.
+"""Reader of the tables of a pprof file: frames, samples, and the extra fields that exporters/pprof.py writes.
 
 A row of the table of samples has a stack, values and labels. Unknown entries of the extra fields are ignored, because
 the input is untrusted.

@@ -1,4 +1,4 @@
-"""Fields of a protocol buffer's message: varints and bytes. Broken messages raise FormatError."""
+"""Decoder of the fields of a protocol buffer's message: varints and bytes. Broken messages raise FormatError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Requests of other projects' agents: Pyroscope's /ingest and push.v1.PusherService/Push, Parca's WriteRaw.
+"""Reader of requests by which other projects' agents push profiles: Pyroscope's /ingest and push.v1.PusherService/Push,
+Parca's WriteRaw.
 
 All carry profiles in pprof's format. push.v1 and WriteRaw are nearly the same message, as protocol buffer or as JSON:
 series of labels, each with profiles (github grafana/pyroscope, api/push/v1/push.proto; parca-dev/parca,

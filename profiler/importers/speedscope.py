@@ -1,4 +1,4 @@
-"""speedscope's JSON (npm speedscope, dist/release/file-format-schema.json), sampled and evented profiles.
+"""Reader of speedscope's JSON (npm speedscope, dist/release/file-format-schema.json), sampled and evented profiles.
 
 Each profile in the file becomes a thread. Samples follow one another: each begins when the weight of the previous one
 has passed.

@@ -1,4 +1,5 @@
-"""Rules: which processes are recorded, how, and what they are called. The first rule that matches a process decides.
+"""The agent's rules: which processes are recorded, how, and under which service and labels. The first rule that matches
+a process decides.
 
 The input is facts about a process (Facts) from the kernel. The process chose some of them; they are used only as text.
 """

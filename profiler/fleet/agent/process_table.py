@@ -1,4 +1,4 @@
-"""The processes of the machine, and the decision of the agent's rules about each.
+"""The processes of the agent's machine, and the decision of the agent's rules about each.
 
 A search reads the list in /proc once if a process or thread has begun or ended since the last search. It also reads the
 state of processes that are new or young, since a new process may call exec. A search that fails changes nothing.

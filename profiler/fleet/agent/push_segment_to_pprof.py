@@ -1,4 +1,4 @@
-"""Conversion of a segment for receivers of pprof: a profile for each set of labels that the rules gave.
+"""Conversion of an agent's segment for receivers of pprof files: a profile for each set of labels that the rules gave.
 
 Names of processes and threads do not become labels, because each value would be a separate series. Large profiles are
 split into parts. Parts that the receiver has accepted are not sent again while the agent runs.

@@ -1,4 +1,5 @@
-"""Queues of sinks: one thread for each sink sends its oldest segment first. Sampling never waits for a sink.
+"""Queues of the agent's sinks (receivers of segments): one thread for each sink sends its oldest segment first.
+Sampling never waits for a sink.
 
 A sink's queue is a folder of hard links to segments, and this folder is authoritative: a segment is sent, then its link
 is removed. An agent that is killed in between sends the segment again under the same name. A segment that cannot be

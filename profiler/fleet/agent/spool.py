@@ -1,4 +1,4 @@
-"""The spool: a directory of segments that are never changed, and the choice of those to drop.
+"""The agent's spool: a directory of segments (files with a window of a service), and the choice of those to drop.
 
 A segment is written under a temporary name, synced, linked into the queue of each sink, and then renamed to its final
 name; at last the folders are synced. So a name stands for a complete file, and what store_window() has accepted is

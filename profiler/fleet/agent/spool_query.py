@@ -1,5 +1,5 @@
-"""Query of a spool for a span of time: its segments are read one after the other into one profile, which can be divided
-by a label.
+"""Query of an agent's spool for a span of time: the segments are read one after the other into one profile, which can
+be divided by a label.
 
 A query needs neither a lock nor a running agent. A segment belongs to a span if its window ended in it. Samples have
 the time at which their window began. A file that cannot be read is skipped and named in the profile's notes.

@@ -1,4 +1,4 @@
-"""Windows of the agent: when they end, their checkpoints, and their division into segments by service.
+"""The agent's windows, such as minutes: when they end, their checkpoints, and their division into segments by service.
 
 Windows end at multiples of their length since the epoch, shifted by a random part. The shift differs between agents, so
 that hosts do not all work at the same moment. The monotonic clock measures their length.

@@ -1,4 +1,4 @@
-"""Caches of a tenant's frames and stacks, so that a known stack is not read again.
+"""The server's caches of each tenant's frames and stacks, so that a known stack is not read again.
 
 The windows of a service have new stacks each minute, but few new frames. A segment states digests of its stacks. Names
 and calls of a stack with a known digest are not read. The caches may be dropped at any time: frames and stacks are then

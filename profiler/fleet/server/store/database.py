@@ -1,4 +1,4 @@
-"""The database: insertions, deletions and queries. All methods raise StoreError."""
+"""The server's database: insertions, deletions and queries. All methods raise StoreError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Hourly rollups: one row for each stack, label set and hour, and the plan of a query that uses them.
+"""Hourly rollups in the server's database: one row for each stack, label set and hour. A query plan says where they are
+used.
 
 Each window counts once. A rollup sums up the windows of an hour that no earlier rollup has, up to a batch of
 insertions. Batch numbers grow, so a query that uses an hour's rollups reads only windows with later batches as raw
