@@ -182,8 +182,8 @@ class BatchWalk:
                 self._walk_alone(native, lane, space)
 
     def _walk_alone(self, native: NativeWalker, lane: int, space: WalkedSpace) -> None:
-        """Unwind the sample at which the native walker has stopped with the reference unwinder alone, from its
-        innermost frame.
+        """Unwind a complete sample, at one of whose frames the native walker has stopped, with the reference unwinder
+        alone.
         """
         row = native.row
         walk = space.walker.walk(read_first_registers(self._batch, lane), LaneMemory(self._batch, lane))
@@ -192,8 +192,8 @@ class BatchWalk:
         row.end, row.missing, row.top = walk.end, walk.missing, walk.top
 
     def _answer_caller(self, native: NativeWalker, lane: int, space: WalkedSpace) -> None:
-        """Find the caller of the frame at which the native walker has stopped with the reference unwinder, and store it
-        in the native walker's structure.
+        """Find the caller of a frame at which the native walker has stopped. The reference unwinder finds it, and the
+        result is stored in the native walker's structure.
         """
         row, walker, arch = native.row, space.walker, self._batch.arch
         frames = row.used - row.first

@@ -282,7 +282,7 @@ class CachedFrames:
         return CachedFrames(self.pc[:at], self.exact[:at], self.trust[:at], self.sp[:at])
 
     def followed_by(self, outer: CachedFrames) -> CachedFrames:
-        """Return one column set of these frames followed by the given outer frames."""
+        """Return these frames followed by the given outer frames."""
         return CachedFrames(
             np.concatenate((self.pc, outer.pc)),
             np.concatenate((self.exact, outer.exact)),

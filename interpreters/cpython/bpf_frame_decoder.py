@@ -471,8 +471,8 @@ class CodeHistory:
 
 
 class PythonInKernel:
-    """The decoder of CPython frames that a BPF program has copied in one process. Implements KernelReader. Before that,
-    the caller must call inspect_process() of the PythonProcess, which finds the runtime and lists threads.
+    """The decoder of CPython frames that a BPF program has copied in one process. Implements KernelReader. The caller
+    must call inspect_process() of the PythonProcess first, which finds the runtime and lists threads.
     """
 
     def __init__(self, process: PythonProcess, diagnostics: Diagnostics) -> None:

@@ -164,8 +164,8 @@ class PythonCode:
         return Line(self.qualname, self.name, 0, self.filename or None, line)
 
     def line_key(self, instruction: int) -> int:
-        """Return the first Python instruction of the same source line, or the instruction itself if the line table is
-        too long to search.
+        """Return the first Python instruction that has the same source line as the given one. If the line table is too
+        long to search, return the given instruction.
         """
         if instruction < 0 or len(self.table) > _MAX_SETTLED:
             return instruction

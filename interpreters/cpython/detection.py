@@ -30,7 +30,7 @@ _MAX_FILES = 4096
 
 
 _File = tuple[str, int, str]
-"""Key of a file: device, inode, path."""
+"""Key of a mapped file in caches: (device, inode, path)."""
 
 
 class CPythonFileCache:

@@ -99,7 +99,7 @@ class Copier:
         Args:
             stack: The thread's stack copy as 64-bit words.
             base: Address of the stack copy.
-            gather: Reads spans of the stopped process.
+            gather: Function that reads memory ranges of the stopped process.
         """
         layout = self._layout
         chunks, frames = habits.chunks, habits.frames
@@ -245,7 +245,7 @@ class Copier:
             copied: The copy.
             frame: avma of the frame.
             loose: Memory outside of the copied regions that was read, by address.
-            gather: Reads further memory.
+            gather: Function that reads further memory, None if only copied memory is used.
         """
         previous, code, size = self._frames.previous, self._frames.code, self._frame_size
         mask, settled = self._layout.frame.code_mask, self._settled

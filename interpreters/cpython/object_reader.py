@@ -1,8 +1,9 @@
 """Reads of words, Python objects and local variables in another process. All reads are bounded.
 
 Unreadable memory raises Unreadable: only the caller knows for what the memory was needed. The objects are strings,
-bytes, types, tuples, dicts and integers. Source: unicodeobject.h, dictobject.c. In PyDictKeysObject, 3.11 and later
-state the kind of the entries; earlier versions state the size of the table.
+bytes, types, tuples, dicts and integers.
+Source: unicodeobject.h, dictobject.c. In PyDictKeysObject, 3.11 and later state the kind of the entries; earlier
+versions state the size of the table.
 
 Local variables of a frame become bounded text, without running code of the target. Values of names that look secret are
 not read unless the user asks for them.

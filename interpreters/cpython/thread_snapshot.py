@@ -69,7 +69,7 @@ class Copied:
         lock: Words of the GIL.
         collecting: Word with the garbage collector's flag.
         regions: (start, end, words) of copied memory.
-        gather: Reads more memory, also after the stop.
+        gather: Function that reads more memory of the process, also after the stop.
         rest: Frame at which the stop ended early, 0 if it did not.
         rest_stand: CFrame at which the stop ended early, 0 if it did not.
         problem: Why the chain ends early, "" if it reaches its root.

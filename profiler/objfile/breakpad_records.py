@@ -1,8 +1,8 @@
 """Parsers of the records of a Breakpad symbol file, and the identifiers of its module.
 
 A record is one line. The parsers raise ValueError for an invalid record. Addresses are relative to the module's load
-address. Text that is not UTF-8 is escaped. Source: docs/symbol_files.md of Breakpad; for the forms of INLINE,
-src/processor/basic_source_line_resolver.cc.
+address. Text that is not UTF-8 is escaped.
+Source: docs/symbol_files.md of Breakpad; for the forms of INLINE, src/processor/basic_source_line_resolver.cc.
 
 The identifier of a module is its build ID as a GUID, or a hash of its code. Source: src/common/linux/file_id.cc and
 src/common/module.cc of Breakpad.

@@ -1,7 +1,7 @@
 """Separate debug files on this machine, and the command that installs missing ones.
 
-Debug files are found by build ID, by .gnu_debuglink (CRC checked), and in debuginfod's cache (read only). Source: GDB
-manual, "Debugging Information in Separate Files"; debuginfod(8), "FILES".
+Debug files are found by build ID, by .gnu_debuglink (CRC checked), and in debuginfod's cache (read only).
+Source: GDB manual, "Debugging Information in Separate Files"; debuginfod(8), "FILES".
 
 The command comes from the package database of the target's root file system.
 """

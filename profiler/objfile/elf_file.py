@@ -1,8 +1,8 @@
 """ELF files, read only: header, segments, sections, build ID, and the lookup of symbols by name.
 
 A lookup by name finds data as well as functions, hidden ones too if a symbol table has them. Symbol tables are not
-decoded completely. The name is searched in the string table, and its offset then in the symbols. Source: gABI, "Symbol
-Table".
+decoded completely. The name is searched in the string table, and its offset then in the symbols.
+Source: gABI, "Symbol Table".
 
 Both classes and both byte orders are supported. An ElfFile is made from a path, a file descriptor or bytes. Its
 section() returns a section's bytes whether or not the file has section headers (see objfile/elf_sections.py). Broken

@@ -277,7 +277,7 @@ def _local_mounts() -> dict[int, int]:
 def _mount(fd: int) -> int:
     """Return the mount number of a file descriptor, -1 if it is unknown.
 
-    Avoids a file object, because it runs for each call.
+    No Python file object is created, because this function runs at each file operation.
     """
     try:
         info = os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)

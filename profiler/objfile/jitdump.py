@@ -49,12 +49,14 @@ class JitTables:
     avma: int | None = None
 
     def assumed_address(self, start: int, size: int) -> int:
-        """Return the address at which the unwind tables of a piece of JIT code are assumed to stand."""
+        """Return the address in the process at which the .eh_frame of a piece of JIT code is assumed to be."""
         return start + (size + 7 & ~7) if self.avma is None else self.avma
 
     @property
     def for_next_code(self) -> JitTables:
-        """The unwind tables that apply to the next piece of JIT code."""
+        """The unwind tables that also apply to the next piece of JIT code: those that state an address in the process
+        (LLVM). Otherwise none apply.
+        """
         return NO_TABLES if self.avma is None else self
 
 

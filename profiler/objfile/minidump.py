@@ -438,7 +438,7 @@ MAX_SIZE = 1 << 26
 MICRODUMP_PROCESSORS = {"x86": "x86", "x86_64": "amd64", "arm": "arm", "arm64": "arm64"}
 MICRODUMP_SYSTEMS = {"L": "linux", "A": "android"}
 TID = 1
-"""Thread ID in a microdump that stands for an unknown one."""
+"""Thread ID that a microdump's only thread gets, because microdumps state no thread IDs."""
 
 
 def is_microdump(data: bytes) -> bool:

@@ -58,7 +58,7 @@ offsets.
 
 
 def read_context(processor: str, data: bytes | memoryview) -> dict[str, int] | None:
-    """Return the registers in a minidump's CPU context, or None if it is not a context of that processor.
+    """Return the registers in a minidump's CPU context, or None if the bytes are not a context of the given processor.
 
     Returns:
         Values by the names of the architecture's columns.

@@ -41,7 +41,7 @@ _NO_RETURN = re.compile(
     rb"|v?errx?|_?(?:sig)?longjmp|__longjmp_chk|__cxa_(?:throw|rethrow|bad_cast|bad_typeid|call_unexpected|pure_virtual"
     rb"|throw_bad_array_(?:new_)?length)|_Unwind_Resume|_ZSt9terminatev|_ZSt10unexpectedv|_ZSt\d+__throw_\w+)\0"
 )
-"""Names of functions that do not return."""
+"""Pattern of the names of library functions that never return, such as abort and longjmp."""
 
 _COLD = re.compile(rb"\.cold")
 

@@ -2,8 +2,8 @@
 
 A state is the content of one row: the CFA and a rule for each register. States are interned, and each one caches which
 state follows after which instruction. So most functions are decoded by cache look-ups. CIEs with equal alignment
-factors, return register and initial instructions (Cie.program_key) share the states. Sources: DWARF 5, 6.4.2; LSB Core;
-AADWARF64 for the return-address signing; libgcc and GNU as for the GNU codes.
+factors, return register and initial instructions (Cie.program_key) share the states.
+Sources: DWARF 5, 6.4.2; LSB Core; AADWARF64 for the return-address signing; libgcc and GNU as for the GNU codes.
 
 Rules are interned: equal rules are one object. Functions often have equal instructions, which are decoded once.
 """

@@ -28,7 +28,8 @@ both are tried, and the one with plausible content is used.
     ARM_EXIDX         an .ARM.exidx in the target's memory
 
 libunwind requires sorted pairs, but Julia does not guarantee the order, so they are sorted here. A table is read once.
-An FDE is read when a pc first needs it. Source: include/dwarf.h and src/dwarf/Gfind_proc_info-lsb.c of libunwind 1.8.
+An FDE is read when a pc first needs it.
+Source: include/dwarf.h and src/dwarf/Gfind_proc_info-lsb.c of libunwind 1.8.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ REGISTERS = (0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15)
 to r15).
 """
 RSP, RSI, RDI = 4, 6, 7
-"""Numbers of registers in the instruction set."""
+"""Numbers of x86-64 registers in the instruction set."""
 
 
 class UnwindCode(IntEnum):

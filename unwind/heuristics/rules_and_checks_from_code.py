@@ -106,7 +106,9 @@ class SpaceCode:
         return avma < LOWEST_CODE or (self._arch.word == 8 and avma >> 63 != 0)
 
     def classify_return_address(self, avma: int) -> Verdict:
-        """Return the verdict whether an address can be a return address: it must be code directly after a call."""
+        """Judge whether an address can be a return address, and return a Verdict: it must be code directly after a
+        call.
+        """
         known = self._verdicts.get(avma)
         if known is None:
             if len(self._verdicts) >= _ROOM:

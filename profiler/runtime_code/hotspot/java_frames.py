@@ -150,7 +150,7 @@ class JavaVm:
             return 0
 
     def is_current(self, blob: Blob) -> bool:
-        """Return True if a piece of HotSpot's generated code is unchanged since it was read."""
+        """Return True if a piece of HotSpot's generated code is unchanged since pyprof has read it."""
         try:
             if self.memory.read(blob.address, len(blob.header)) == blob.header:
                 return True

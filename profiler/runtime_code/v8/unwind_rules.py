@@ -20,7 +20,7 @@ from pyprof.unwind.rules import UNDEFINED, FunctionRows, RegKind, RegRule, Rule
 _PROLOGUE = b"\x55\x48\x89\xe5"
 """Machine code that links a frame in V8's code: push %rbp; mov %rsp,%rbp."""
 MAX_ENTRY = 96
-"""Maximum number of bytes of compiled code before its prologue: checks whether the code is still valid."""
+"""Maximum number of bytes before the prologue of V8's compiled code. They check whether the code is still valid."""
 _LEFT = re.compile(rb"(?:\x48\x8b\xe5|\x48\x89\xec)\x5d|\xc9(?=\x59)", re.DOTALL)
 """Pattern of the instructions that remove a frame in V8's code: mov %rbp,%rsp; pop %rbp, or leave before pop %rcx."""
 _POPPED = re.compile(rb"(?:(\x59).{3,12}?\x51|(\x41\x5a).{3,12}?\x41\x52)\xc3", re.DOTALL)
