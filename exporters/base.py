@@ -113,7 +113,7 @@ class JournalPart:
     count all entries of the window from its beginning.
 
     Attributes:
-        renamed: Threads whose name has changed, with their new values, by index.
+        renamed: New values of threads whose name or other properties have changed, by index.
         parent: Parents of the new nodes of the stack tree, as in Profile.
         frame: Frames of the new nodes, as in Profile.
         named: All frames of an earlier part with their current names, by the number of that part, from 0 on.

@@ -61,7 +61,9 @@ _OTHER = re.compile(
 _INSIDE = (_RUST, _CPP, _OTHER)
 """Patterns of names of functions that belong to the start of a program only directly inside another start frame."""
 _LONGEST = 4096
-"""Maximum length of a function name, in characters, that is compared with the patterns for start frames."""
+"""Maximum length in characters of a function name that is compared with the patterns of functions that start a
+program.
+"""
 
 _LIBC_START = re.compile(r"(__libc_start_(main|call_main)|generic_start_main|_start_c$)")
 _CALLS = re.compile(r"std::rt::lang_start|Py_(Bytes|Run)?Main$|pymain_main$|node::Start\b|runtime\.")

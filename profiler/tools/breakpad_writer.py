@@ -221,8 +221,8 @@ that no earlier one covers. SFrame is last, because it describes the fewest regi
 """
 
 PIECE = 1 << 13
-"""Size in characters of one piece of a symbol file's text. A larger piece would need a memory file, and hundreds of
-pieces may be on their way from the worker.
+"""Size in bytes of one piece of a symbol file's text. A larger piece would need a memory file, and hundreds of pieces
+may be on their way from the worker.
 """
 NO_CONTROLS = dict.fromkeys((*range(32), 127), "?")
 

@@ -92,8 +92,8 @@ SETTINGS = (
         "port on 127.0.0.1 for /metrics, /healthz and /readyz; without a port there are none",
     ),
 )
-"""Settings of the agent in the TOML tables that have one value for each name. The tables [labels] and [[rule]] are
-described elsewhere.
+"""Settings of the agent in the TOML tables that have one value for each name. The tables [labels], [[rule]] and
+[[push]] are described elsewhere.
 """
 
 

@@ -151,8 +151,8 @@ class SampledGroup:
             self._clocks.poll(self._table.matching(self.sampling))
 
     def _begin(self) -> None:
-        """Start a thread that records. Attaching to thousands of processes takes seconds, in which the agent may be
-        told to end.
+        """Start the recording in a separate thread: attaching to thousands of processes takes seconds, and the agent
+        must be able to end meanwhile.
         """
         self._release()
         self._not_before = time.monotonic() + _AGAIN_S

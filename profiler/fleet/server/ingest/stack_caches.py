@@ -24,8 +24,8 @@ from pyprof.lazy_dataclasses import dataclass
 _TEXT, _FRAME = 150, 700
 """Estimated size in bytes of a cached text and of a cached frame, without their characters."""
 _MAX_ADOPTED, _MAX_LENT = 4_000, 1 << 12
-"""Maximum number of frames of one request body that the cache copies from the process for large bodies, and maximum
-size of such a frame in bytes. Other bodies wait meanwhile.
+"""Maximum number of frames of one request body that the server's cache copies from the process for large bodies, and
+maximum size of such a frame in bytes. Other request bodies wait while frames are copied.
 """
 _MAX_BYTES = 1 << 26
 """Maximum size in bytes of the cached frames in the process that reads large bodies."""

@@ -99,8 +99,8 @@ first check without success.
 Two checks in a row have then failed or not ended, so a database that is only slow for a moment does not count.
 """
 _FIRST_BATCH = 1 << 63
-"""Minimum batch number of an insertion. It is above the batch numbers of older versions, which did not grow with
-time.
+"""Minimum batch number of an insertion. The batch numbers of versions whose numbers did not grow with time are below
+it.
 """
 
 

@@ -104,7 +104,9 @@ class CountedRows:
     by_hours: str
 
     def inside(self, condition: str) -> CountedRows:
-        """Return the SQL conditions, each narrowed by a further condition. They are unchanged if that is ""."""
+        """Return both SQL conditions, each combined with a further condition by AND. If the latter is "", they are
+        unchanged.
+        """
         if not condition:
             return self
         both = (where and f"{where} AND {condition}" for where in (self.by_windows, self.by_hours))
