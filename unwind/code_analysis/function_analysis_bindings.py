@@ -18,7 +18,7 @@ from pyprof.unwind.code_analysis.instruction_states import Outline, Run
 from pyprof.unwind.code_analysis.x86_control_flow import MAX_TABLE
 
 MAX_SIZE = 1 << 30
-"""Maximum size in bytes of a segment whose functions native code analyses."""
+"""Maximum size in bytes of a code segment whose functions native code analyses. Larger ones are analysed in Python."""
 
 ROW = struct.Struct("=26i")
 RUN = struct.Struct("=QQ104s")

@@ -140,8 +140,8 @@ def _offsets(section: CfiSection, stop_at_terminator: bool, oddities: Counter[st
 
 
 def _zeros(data: memoryview, at: int) -> int:
-    """Return the length in bytes of a run of zero words at an offset of a CFI section, where one zero word is known to
-    be: at most 4 KiB.
+    """Return the length in bytes of a run of zero words at an offset of a CFI section: 4 (the caller has read one zero
+    word) to 4096.
     """
     chunk = bytes(data[at : at + 4096])
     return max((len(chunk) - len(chunk.lstrip(b"\0"))) & ~3, 4)

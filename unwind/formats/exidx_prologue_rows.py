@@ -410,8 +410,8 @@ class RowReader:
 
 
 def _span(start: int, insns: list[Insn], position: int) -> tuple[int, int]:
-    """Return the code span (start, end) in which the rule before an instruction applies: after the instruction before
-    it, up to its own end. Nothing changes sp in between.
+    """Return the code span (start, end) in which the rule that holds before an instruction applies. It goes from the
+    end of the previous known instruction to the end of this instruction, because nothing changes sp in between.
     """
     before = insns[position - 1] if position else None
     insn = insns[position]

@@ -302,8 +302,8 @@ class GoFrames:
         return self._table.extents
 
     def functions(self) -> Iterator[FunctionRows]:
-        """Yield the unwind rows of all Go functions, ascending by start. A broken one is counted and reported as a
-        problem of the file.
+        """Yield the unwind rows of all Go functions, ascending by start. A broken function record is counted and
+        reported as a problem of the file.
         """
         for at in range(self._table.count):
             try:

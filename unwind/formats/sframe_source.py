@@ -126,7 +126,7 @@ class SFrame:
     def functions(self) -> Iterator[FunctionRows]:
         """Yield all functions that have rows in the SFrame section, ascending by start.
 
-        A broken one is counted and reported as a problem of the file.
+        A function with broken rows is counted and reported as a problem of the file.
         """
         budget = len(self._data)  # functions must not share rows, so that the work stays linear in the section's size
         for i in range(len(self.index)):
