@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Questions about the code around an instruction. Offsets are those in the code, and may lie outside of it. */
+/* Tests of the code around an instruction. Offsets are relative to the begin of the code, and may be outside of it. */
 #ifndef CODE_H
 #define CODE_H
 

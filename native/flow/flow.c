@@ -38,16 +38,17 @@ __attribute__((visibility("hidden"))) int memcmp(const void *one, const void *tw
     return 0;
 }
 
-/* What is known of the instruction at hand. */
+/* The present instruction and what is known about it. */
 struct step {
     struct instruction i;
     int64_t at;
     int32_t call;
-    struct state state; /* before it, and then after it */
-    uint32_t before;    /* the index of the state before it, or of that with which it jumps */
+    struct state state; /* the state before it, and then after it */
+    uint32_t before;    /* index of the state before it, or of the state with which it jumps */
     struct visited found;
 };
 
+/* Refuse the code as contradictory. `call` is the call that is most likely not to return, or NO_CALL. */
 static int refuse(struct memory *memory, int32_t call)
 {
     memory->refused = 1;
@@ -63,7 +64,7 @@ static void put_path(struct memory *memory, int64_t at, uint32_t state, int32_t 
         memory->exceeded = 1;
 }
 
-/* Follow a jump later. What lies outside of the code leads nowhere. */
+/* Add the target of a jump to the paths to follow, unless it is outside of the code. */
 static void jump_later(struct flow *flow, struct step *step, int64_t target)
 {
     if (!is_inside(flow, target))
@@ -72,7 +73,7 @@ static void jump_later(struct flow *flow, struct step *step, int64_t target)
     put_path(flow->memory, target, step->before, step->call);
 }
 
-/* Take a direct jump. */
+/* Handle a direct jump: within the function, or out of it. */
 static void take_jump(struct flow *flow, struct step *step, int64_t target)
 {
     struct memory *memory = flow->memory;
@@ -93,7 +94,7 @@ static void take_jump(struct flow *flow, struct step *step, int64_t target)
         refuse(memory, step->call);
 }
 
-/* Read the entries of a table up to the first that leads out of the function. Returns 0 if it cannot be used. */
+/* Read the entries of a jump table up to the first one that leads out of the function. Returns 0 if it cannot be used. */
 static int read_table(struct flow *flow, struct jump_table *table, uint64_t address, int bounded)
 {
     struct memory *memory = flow->memory;
@@ -143,7 +144,7 @@ static int find_table(struct flow *flow, const struct step *step, struct jump_ta
     return read_table(flow, table, (uint64_t)signed_at(i, i->operand + 2, 4), bounded);
 }
 
-/* Keep a jump table. The same jump has the same table at each visit. */
+/* Store a jump table and return its index. Each visit of a jump gives the same table. */
 static int put_table(struct memory *memory, const struct jump_table *table)
 {
     uint32_t at = 0;
@@ -200,7 +201,7 @@ static void leave_function(struct memory *memory, struct step *step)
         refuse(memory, step->call);
 }
 
-/* Take a call. Returns 0 if it does not return. */
+/* Handle a call. Returns 0 if it does not return, or if the code is refused. */
 static int take_call(struct flow *flow, struct step *step)
 {
     struct memory *memory = flow->memory;
@@ -226,7 +227,7 @@ static struct place moved(struct place place, int64_t distance)
     return (struct place){place.origin, (int32_t)offset};
 }
 
-/* Give a register a value by the instruction at hand. */
+/* Set a register's value by the present instruction. */
 static int set_register(struct memory *memory, struct step *step, int reg, struct place value)
 {
     if (reg != RSP) {
@@ -358,7 +359,7 @@ static int push_or_pop(struct memory *memory, struct step *step)
     return compute(memory, step);
 }
 
-/* Return the index of the state as it is now. */
+/* Return the index of the present state, which is stored if it has changed. */
 static uint32_t state_now(struct memory *memory, const struct step *step)
 {
     if (is_equal(&memory->states[step->before], &step->state))
@@ -428,7 +429,7 @@ static int step_one(struct flow *flow, struct step *step)
     return push_or_pop(flow->memory, step);
 }
 
-/* Change the state by the instruction at hand. Returns 0 if control does not continue behind it, or if it is refused. */
+/* Change the state by the present instruction. Returns 0 if control does not continue after it, or if it is refused. */
 static int take_step(struct flow *flow, struct step *step)
 {
     const struct instruction *i = &step->i;
@@ -451,7 +452,7 @@ static int take_step(struct flow *flow, struct step *step)
     return compute(flow->memory, step);
 }
 
-/* Analyse the instruction at hand. Returns 0 if control does not continue behind it, or if it is refused. */
+/* Analyse the present instruction. Returns 0 if control does not continue after it, or if it is refused. */
 static int visit(struct flow *flow, struct step *step, int64_t limit)
 {
     struct memory *memory = flow->memory;
@@ -591,7 +592,7 @@ static int64_t find_gap(struct flow *flow, const int64_t *tried, int count)
     return -1;
 }
 
-/* Try a state at a gap. Returns 1 if it is kept. */
+/* Analyse a gap from a given state. Returns 1 if the result is kept. */
 static int try_gap(struct flow *flow, int64_t gap, uint32_t state)
 {
     struct memory *memory = flow->memory;

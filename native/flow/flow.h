@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* What the analysis of code shares with Python. unwind/code_analysis/function_analysis_bindings.py has the same structure.
+/* The structures that the analysis of machine code shares with Python. The same structures are in
+ * unwind/code_analysis/function_analysis_bindings.py.
  *
- * All fields are 64 bits wide. A pointer stands as the address of an array that Python owns and keeps. The code allocates
- * nothing: all that grows stands in struct memory, whose arrays have fixed sizes.
+ * All fields of struct flow are 64 bits wide. Pointers are addresses of arrays that Python owns and keeps alive. The
+ * analysis allocates nothing: everything that grows is in struct memory, whose arrays have fixed sizes.
  */
 #ifndef FLOW_H
 #define FLOW_H
@@ -25,15 +26,16 @@ enum {
     NO_CALL = -1,
 };
 
-/* Bytes of the file. A table that begins within `size` bytes may use `room` bytes. */
+/* A segment of the file. A jump table that begins within `size` bytes may extend over `room` bytes. */
 struct segment {
     uint64_t vaddr, size, room;
     const uint8_t *bytes;
 };
 
-/* How the caller's value of a callee-saved register is found. */
+/* The ways in which the caller's value of a callee-saved register is found, see struct saved_row. */
 enum { IN_REGISTER, NOT_KNOWN, AT_CFA, AT_POINTER };
 
+/* Where the caller's value of one callee-saved register is: at CFA + offset, or at [pointer + offset], by `kind`. */
 struct saved_row {
     int32_t kind, pointer, offset;
 };
@@ -46,31 +48,32 @@ struct row {
     struct saved_row saved[SAVED];
 };
 
-/* Instructions that share one rule, as result. */
+/* A range of addresses whose instructions have the same unwind rule, as a part of the result. */
 struct run {
     uint64_t start, end;
     struct row row;
 };
 
+/* The code to analyse, the function in it, the result, and the questions to Python. */
 struct flow {
-    /* the code: one segment, and what is known of its addresses; all lists ascend */
+    /* the code: one segment, and what is known about its addresses; all lists are ascending */
     const uint8_t *data;
     uint64_t size, base;
     const uint64_t *certain, *named, *limits, *slots;
     uint64_t certain_count, named_count, limit_count, slot_count;
-    const uint8_t *slot_returns; /* 1 if the imported function of the slot may return */
+    const uint8_t *slot_returns; /* 1 if the imported function of the GOT slot may return */
     const struct segment *segments;
     uint64_t segment_count, entry;
     struct memory *memory;
 
     /* the function, and the result */
     uint64_t start, returns, end;
-    uint64_t missing; /* address of a table that no segment has, 0 if there is none */
+    uint64_t missing; /* address of a jump table that is in no segment, 0 if there is none */
     struct run *runs;
     uint64_t run_count;
 
     /* question and answer of flow_prove() */
-    uint64_t *asked; /* addresses of calls */
+    uint64_t *asked; /* addresses of calls whose return must be known */
     uint8_t *answers; /* 1 if the called function returns */
     uint64_t asked_count;
 };

@@ -1,35 +1,38 @@
 /* SPDX-License-Identifier: MIT */
-/* The instructions of a function that are known so far, and the work to do. */
+/* The instructions of a function that the analysis has visited, and the paths that it has still to follow. */
 #ifndef MEMORY_H
 #define MEMORY_H
 
 #include "flow.h"
 
+/* Flags of a visited instruction. */
 enum {
-    ENDS = 1,     /* control does not continue behind the instruction */
+    ENDS = 1,     /* control does not continue after the instruction */
     LEAVES = 2,   /* it returns or jumps to another function, and rsp is at the right depth for that */
     CALLS = 4,    /* it is a call, which may not return */
-    RESETS = 8,   /* it takes rsp from rbp */
+    RESETS = 8,   /* it sets rsp from rbp */
     RETURNS = 16, /* the called function returns */
-    ANSWERED = 32,
+    ANSWERED = 32, /* it is known whether the called function returns */
 };
 
-/* An instruction and the state before it. Offsets are those in the code. */
+/* An instruction and the index of the state before it. Offsets are relative to the begin of the code. */
 struct visited {
     uint32_t at, state;
     int32_t call;   /* the call on the path to it that is most likely not to return, or NO_CALL */
-    int32_t target; /* to which it jumps, or NO_TARGET */
+    int32_t target; /* offset to which it jumps, or NO_TARGET */
     int16_t table;  /* index of its jump table, or NO_TABLE */
     uint8_t size, flags;
 };
 
 enum { NO_TARGET = -1, NO_TABLE = -1 };
 
+/* The beginning of a path to follow: an offset of the code, the state there, and visited.call. */
 struct path {
     uint32_t at, state;
     int32_t call;
 };
 
+/* The table of an indirect jump: `count` entries of `size` bytes, which are added to `origin`. */
 struct jump_table {
     const uint8_t *bytes;
     uint64_t origin, count, size;
@@ -37,14 +40,15 @@ struct jump_table {
 
 enum { FILTER = 1 << 12 };
 
+/* All data of the analysis of one function. */
 struct memory {
-    uint64_t filter[FILTER]; /* a bit for each offset modulo 64 * FILTER at which an instruction may begin */
+    uint64_t filter[FILTER]; /* one bit for each offset modulo 64 * FILTER, set if an instruction was visited there */
     uint32_t hash[1 << HASH_BITS]; /* index in `visited` plus one, by offset */
     struct visited visited[MAX_INSTRUCTIONS], kept[MAX_INSTRUCTIONS];
     struct state states[MAX_STATES];
     struct path waiting[MAX_STEPS];
     struct jump_table tables[MAX_TABLES];
-    uint64_t order[MAX_INSTRUCTIONS], spare[MAX_INSTRUCTIONS]; /* offsets and indexes, ascending */
+    uint64_t order[MAX_INSTRUCTIONS], spare[MAX_INSTRUCTIONS]; /* offset << 32 | index in `visited`, ascending */
     uint32_t edges[MAX_EDGES], first_edge[MAX_INSTRUCTIONS + 1], queue[MAX_INSTRUCTIONS];
     uint8_t found[MAX_INSTRUCTIONS];
     uint32_t unresolved[MAX_UNRESOLVED];
@@ -123,7 +127,7 @@ static inline void put_visited(struct flow *flow, const struct visited *found)
     memory->filter[found->at >> 6 & (FILTER - 1)] |= (uint64_t)1 << (found->at & 63);
 }
 
-/* Remove the instructions that were added last. In this order no search passes over a removed entry. */
+/* Remove the last instructions until `count` are left. In this order no search of the hash passes a removed entry. */
 static inline void remove_visited(struct memory *memory, uint32_t count)
 {
     while (memory->visited_count > count) {
@@ -141,7 +145,7 @@ static inline void remove_visited(struct memory *memory, uint32_t count)
     }
 }
 
-/* Spend work. Returns 0 if no more is allowed. */
+/* Add steps to the work of the analysis. Returns 0 if the limit is exceeded. */
 static inline int spend(struct memory *memory, uint32_t steps)
 {
     memory->steps += steps;
@@ -160,7 +164,7 @@ static inline uint32_t put_state(struct memory *memory, const struct state *stat
     return memory->state_count++;
 }
 
-/* Order the instructions by their offsets. They are almost in order, which this sort by merging uses. */
+/* Return `visited` in order of offsets, sorted by merging, as offset << 32 | index. */
 static inline const uint64_t *order_visited(struct memory *memory)
 {
     uint64_t *from = memory->order, *to = memory->spare, *swap, count = memory->visited_count;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Proofs of the states of code behind calls: keep_proved() in unwind/code_analysis/code_rules.py is the specification. */
+/* Proofs of the states of code after calls: keep_proved() in unwind/code_analysis/code_rules.py is the specification. */
 #ifndef PROOF_H
 #define PROOF_H
 
@@ -73,7 +73,7 @@ static inline uint32_t queue_set(struct memory *memory, uint8_t set)
     return count;
 }
 
-/* Add to a set all that its members lead to without the return of a call. The answers say which calls return. */
+/* Add to a set all instructions to which its members lead. Calls are passed only if through_calls is set and they return. */
 static inline void reach_forward(struct flow *flow, uint8_t set, int through_calls)
 {
     struct memory *memory = flow->memory;
@@ -91,7 +91,7 @@ static inline void reach_forward(struct flow *flow, uint8_t set, int through_cal
     }
 }
 
-/* Add to a set all that leads to its members, without what takes rsp from rbp if the set is of exact states. */
+/* Add to a set all instructions that lead to its members. For exact states, those that set rsp from rbp are left out. */
 static inline void reach_backward(struct memory *memory, uint8_t set)
 {
     uint32_t count = queue_set(memory, set);
@@ -134,14 +134,14 @@ static inline uint32_t collect_calls(struct flow *flow, uint8_t set)
     return count;
 }
 
-/* Extend a set beyond calls that return. Returns 0 if answers are needed. */
+/* Extend a set beyond calls that return. Returns 0 if answers from Python are needed. */
 static inline int reach_beyond_calls(struct flow *flow, uint8_t set)
 {
     reach_forward(flow, set, 1);
     return collect_calls(flow, set) == 0;
 }
 
-/* Take the answers to the calls that were collected last. */
+/* Store Python's answers about the calls that were collected last. */
 static inline void take_answers(struct flow *flow)
 {
     struct memory *memory = flow->memory;
@@ -173,7 +173,7 @@ static inline void copy_set(struct memory *memory, uint8_t from, uint8_t to)
             memory->found[n] |= to;
 }
 
-/* Find what is proved. Returns 0 if answers are needed. */
+/* Find the instructions whose states are proved. Returns 0 if answers from Python are needed. */
 static inline int prove(struct flow *flow)
 {
     struct memory *memory = flow->memory;

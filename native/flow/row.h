@@ -5,6 +5,7 @@
 
 #include "flow.h"
 
+/* Return the rule for a callee-saved register that is saved at a place. */
 static inline struct saved_row row_of_saved(const struct state *state, struct place place)
 {
     struct place sp = state->values[RSP];
@@ -19,7 +20,7 @@ static inline struct saved_row row_of_saved(const struct state *state, struct pl
     return (struct saved_row){AT_POINTER, pointer, place.offset - state->values[pointer].offset};
 }
 
-/* Make the rule of a state, perhaps without use of rsp. Returns 0 if its CFA is not known. */
+/* Make the unwind rule of a state, without use of rsp if `without_sp` is set. Returns 0 if the CFA is not known. */
 static inline int make_row(const struct state *given, int without_sp, struct row *row)
 {
     static const int8_t BASES[REGISTERS] = {RSP, RBP, RBX, 12, 13, 14, 15, RAX, RCX, RDX, RSI, RDI, 8, 9, 10, 11};

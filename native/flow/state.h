@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The places of the CFA and of the caller's registers before an instruction, and how instructions change them.
  *
- * unwind/code_analysis/cfa_and_register_state.py is the specification, and has the same functions. A function that refuses a
- * contradiction returns 0.
+ * unwind/code_analysis/cfa_and_register_state.py is the specification, and has the same functions. A function returns 0
+ * if it finds a contradiction.
  */
 #ifndef STATE_H
 #define STATE_H
@@ -12,17 +12,18 @@
 enum { CFA = -1, SPECIAL = -2, UNKNOWN = -3, SAVED = 6, MAX_OFFSET = 1 << 30, CALLER_SAVED = 0x0FC7,
        RED_ZONE = 128 };
 
-/* An offset from the CFA, from the value that the instruction at offset `origin` of the code gave to rsp, or nothing. */
+/* An offset from an origin: from the CFA, or from the value that the instruction at code offset `origin` gave to rsp. */
 struct place {
     int32_t origin, offset;
 };
 
 static const struct place NOWHERE = {UNKNOWN, 0}, KEPT = {SPECIAL, 0}, LOST = {SPECIAL, 1};
 
+/* What is known before an instruction. */
 struct state {
-    struct place values[REGISTERS]; /* to which each general register points */
-    struct place saved[SAVED];      /* of rbx, rbp, r12 to r15 */
-    struct place kept;              /* of a word that holds CFA + kept_offset, or NOWHERE; without its index */
+    struct place values[REGISTERS]; /* place to which each general register points */
+    struct place saved[SAVED];      /* places at which rbx, rbp, r12 to r15 of the caller are saved */
+    struct place kept;              /* place of a word that contains CFA + kept_offset, without its index; or NOWHERE */
     int32_t kept_index, kept_scale, kept_offset;
     int32_t outermost;
 };
@@ -135,7 +136,7 @@ static inline int set_sp(struct state *state, struct place sp)
     return 1;
 }
 
-/* Store eight bytes in the frame: a register, or something else if that is NONE. `value` is where it points. */
+/* Store eight bytes in the frame: a register, or another value if `reg` is NONE. The stored value points to `value`. */
 static inline void store_word(struct state *state, int reg, struct place place, int index, int scale,
                               struct place value)
 {
@@ -159,7 +160,7 @@ static inline void store_word(struct state *state, int reg, struct place place, 
         forget_kept(state);
 }
 
-/* Push a register, or something else if that is NONE. `value` is where it points. */
+/* Push a register, or another value if `reg` is NONE. The pushed value points to `value`. */
 static inline int push(struct state *state, int reg, struct place value)
 {
     struct place place = state->values[RSP];
@@ -173,7 +174,7 @@ static inline int push(struct state *state, int reg, struct place value)
     return 1;
 }
 
-/* Return what a load from a place gives. */
+/* Return the place to which a value that is loaded from a place points. */
 static inline struct place loaded_value(const struct state *state, struct place place, int index, int scale)
 {
     if (keeps(state) && place.origin != UNKNOWN && is_same(state->kept, place) && state->kept_index == index &&
@@ -192,7 +193,7 @@ static inline void load_word(struct state *state, int reg, struct place place, i
         state->saved[at] = KEPT;
 }
 
-/* Pop into a register, or elsewhere if that is NONE, by the instruction at an offset of the code. */
+/* Pop into a register, or elsewhere if `reg` is NONE, by the instruction at code offset `here`. */
 static inline int pop(struct state *state, int reg, int32_t here)
 {
     struct place sp = state->values[RSP];
@@ -214,7 +215,7 @@ static inline int pop(struct state *state, int reg, int32_t here)
     return set_sp(state, sp);
 }
 
-/* Forget what a call that returns may overwrite. */
+/* Forget the values that a call may overwrite before it returns. */
 static inline void leave_call(struct state *state)
 {
     if (state->values[RSP].origin != UNKNOWN && keeps(state) && is_below(state->kept, state->values[RSP], 0))

@@ -6,12 +6,13 @@
 #include "stack.h"
 #include "tables.h"
 
+/* The registers of one frame. */
 struct frame {
     uint64_t pc, sp, fp, lr;
     uint8_t fp_known, lr_known, exact;
 };
 
-/* What a step finds: a caller, an end of the stack, or a question for Python. */
+/* The result of a step: a caller, an end of the stack, or a question to Python. */
 enum step { FOUND, ROOT, OUTERMOST_FRAME, UNREADABLE, STUCK, ASK };
 
 /* Flags of rules that the walker executes. */

@@ -5,10 +5,11 @@
 
 #include "walk.h"
 
+/* The stack copy of one sample. */
 struct stack {
     const uint8_t *bytes;
     uint64_t base; /* address of the first byte in the process */
-    uint64_t last; /* greatest offset at which a whole word stands */
+    uint64_t last; /* highest offset of a whole word */
     uint64_t odd;  /* bits of an offset that must be 0 */
 };
 
@@ -35,7 +36,7 @@ static inline enum load load_word(const struct stack *stack, uint64_t word, int 
     return LOADED;
 }
 
-/* Take the stack copy of a sample. Returns 0 if it holds no word, or does not lie in the data. */
+/* Find the stack copy of a sample. Returns 0 if it has no whole word, or is not within the data. */
 static inline int open_stack(const struct walk *walk, int64_t lane, struct stack *stack)
 {
     uint64_t offset = (uint64_t)walk->offsets[lane], size = (uint64_t)walk->sizes[lane];

@@ -10,6 +10,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
+/* Return to Python for an answer. `state` is what walk_stacks() then does first. */
 static int ask(struct walk *walk, enum why why, enum state state)
 {
     walk->why = why;
@@ -56,7 +57,7 @@ static inline void push_frame(struct walk *walk, const struct frame *frame, uint
     }
 }
 
-/* Begin the sample at hand with its innermost frame. */
+/* Begin the next sample with its innermost frame. Returns 0 if there is no room for it. */
 static int begin_sample(struct walk *walk, const struct stack *stack, int64_t lane)
 {
     const uint64_t *registers = walk->registers + (uint64_t)lane * walk->columns;
@@ -92,7 +93,7 @@ static void end_sample(struct walk *walk, int64_t lane, uint64_t end, uint64_t m
     walk->state = STATE_SAMPLE;
 }
 
-/* Remember what Python found out about the callee, which is the last frame, and about its caller in the registers. */
+/* Store what Python found out about the callee, which is the last frame, and about its caller, which is in the registers. */
 static void take_marks(struct walk *walk, struct space *space)
 {
     uint64_t at = walk->used - 1, pc = walk->pcs[at];
@@ -164,8 +165,8 @@ ALWAYS_INLINE int walk_frames(struct walk *walk, struct space *space, const stru
     }
 }
 
-/* Take Python's answer for the sample at hand. Returns 1 if its frames can be walked on, 0 if the sample has ended or
- * Python is asked again. */
+/* Apply Python's answer for the sample in progress. Returns 1 if its walk can continue, 0 if the sample has ended or
+ * there is another question to Python. */
 static int take_answer(struct walk *walk, struct space *space, const struct stack *stack, int64_t lane)
 {
     struct frame frame;
@@ -221,7 +222,7 @@ EXPORT void walk_stacks(struct walk *walk)
     }
 }
 
-/* Copy what one table knows into a larger, empty one. */
+/* Copy the entries of a table of lookup pcs into a larger, empty one. */
 EXPORT void move_entries(const struct table *from, struct table *to)
 {
     const struct entry *entries = from->entries;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What the walker and Python share. unwind/native_unwinder.py has the same structures, field by field.
+/* The structures that the stack walker shares with Python. unwind/native_unwinder.py has the same ones, field by field.
  *
- * All fields are 64 bits wide. A pointer stands as the address of an array that Python owns and keeps while walk_stacks()
- * runs. The walker allocates nothing, calls nothing and keeps nothing between calls but what stands in these structures.
+ * All fields are 64 bits wide. Pointers are addresses of arrays that Python owns and keeps alive while walk_stacks() runs.
+ * The walker allocates nothing, calls no library, and stores nothing between calls except in these structures.
  */
 #ifndef WALK_H
 #define WALK_H
@@ -23,10 +23,10 @@ enum {
     SP_SAVED = 512,
 };
 
-/* Why a stack ends, as in model.unwind_result.StackEnd. */
+/* The reasons for the end of a stack, as in model.unwind_result.StackEnd. */
 enum { END_ROOT = 1, END_UNREADABLE = 3, END_STUCK = 4, END_DEPTH = 5 };
 
-/* Why walk_stacks() returns. */
+/* The reasons for which walk_stacks() returns, most of them questions to Python. */
 enum why {
     WHY_DONE,   /* all samples are walked */
     WHY_RULE,   /* the rule of the lookup pc `asked` is not known: answer with `rule` and `lasting` */
@@ -35,7 +35,7 @@ enum why {
     WHY_SAMPLE, /* the stack copy cannot be used: answer with an end */
 };
 
-/* What walk_stacks() does when it is called. It sets this when it returns, and Python may set another. */
+/* What walk_stacks() does first when it is called. It sets the state when it returns, and Python may change it. */
 enum state {
     STATE_SAMPLE, /* begin the sample at `position` */
     STATE_FRAME,  /* find the caller of the frame in the registers */
@@ -44,7 +44,7 @@ enum state {
     STATE_END,    /* end the sample with `end` and `missing` */
 };
 
-/* One address and what is known of it. An entry whose `rule` is 0 is empty. */
+/* One lookup pc and what is known about it. An entry whose `rule` is 0 is empty. */
 struct entry {
     uint64_t pc;      /* lookup pc */
     uint32_t rule;    /* the id of its rule plus one in the low 24 bits, 0 there if unknown; IS_RETURN, IS_CODE */
@@ -75,6 +75,7 @@ struct space {
     uint64_t by_record;                  /* frames without a rule are followed by their frame records */
 };
 
+/* The rules, samples and results of a batch, and the sample in progress. */
 struct walk {
     /* the rules: columns of RuleTable */
     const uint16_t *flags;
@@ -117,7 +118,7 @@ struct walk {
     int64_t *rules;
     uint64_t room, used;
 
-    /* the sample at hand: its first frame, and the registers of its current frame */
+    /* the sample in progress: its first frame, and the registers of its current frame */
     uint64_t state, position, first;
     uint64_t pc, sp, fp, lr, fp_known, lr_known, exact, top, trust, cfa;
 
