@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -169,3 +171,40 @@ def test_debug_file_in_the_targets_root_by_build_id_is_opened_by_its_rights(priv
         assert (found is not None) == has
     ours = DebugFiles(Diagnostics(), [f"{root}/usr/lib/debug"]).find(file, str(program), "", STRANGER)
     assert ours is not None, "the user named this directory"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a file that root alone may read")
+@pytest.mark.parametrize("kind", ["link", "pipe", "device"])
+@pytest.mark.parametrize("which", ["debug", "shared"])
+def test_debug_file_that_a_target_replaced_is_not_opened(which: str, kind: str, private: Path) -> None:
+    """Replace a debug file by a link to a file of root, which the target may not read, by a pipe, or by a device."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        program, debug = split(folder)
+        debugs, replaced = DebugFiles(Diagnostics(), []), debug
+        file = ElfFile.open(str(program))
+
+        def search(rights: Rights) -> ObjectFile | None:
+            if which == "debug":
+                return DebugFiles(Diagnostics(), []).find(file, str(program), "", rights)
+            return debugs.find_alternate(file, "", rights)
+
+        if which == "shared":
+            other = folder / "other"
+            other.mkdir()
+            replaced = folder / "common"
+            twins = debug, split(other, "-DWAYS=3")[1]
+            subprocess.run([need("dwz"), "-m", str(replaced), *map(str, twins)], check=True, timeout=60)
+            file = ElfFile.open(str(debug))
+        assert search(STRANGER) is not None
+        secret = private / "secret"
+        shutil.move(replaced, secret)
+        if kind == "link":
+            replaced.symlink_to(secret)
+            assert search(OWNER) is not None
+        elif kind == "pipe":
+            os.mkfifo(replaced)
+        else:
+            replaced.symlink_to("/dev/zero")
+        assert search(STRANGER) is None
