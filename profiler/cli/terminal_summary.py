@@ -165,6 +165,9 @@ def _share(whole: float) -> Callable[[float], str]:
 def _more_samples(summary: Summary) -> str:
     """Return a sentence that says how few samples there are, and which options of `pyprof record` would take enough."""
     times = -(-ENOUGH_SAMPLES // summary.samples)
+    if 0 < 2 * summary.rate_reached < summary.rate_wanted:  # a higher rate would not be reached either
+        longer = f"pyprof record -d {math.ceil(summary.duration_s * times)} …"
+        return f"{many(summary.samples, 'sample')}: too few for percentages. For more: {longer}"
     rate_hz = next((rate for rate in _ADVISED_HZ if rate >= summary.rate_wanted * times), _ADVISED_HZ[-1])
     more = f"-r {rate_hz}" if rate_hz > summary.rate_wanted else ""
     if summary.rate_wanted * times > rate_hz:

@@ -96,6 +96,12 @@ class Language:
     hint: str
 
 
+_MAX_NAMED_PIDS = 3
+"""Maximum number of processes that a hint names. It names them because a recording of all processes by stops has few
+samples on a busy machine.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class FunctionsMissing:
     """Processes that ran functions of a language that were not read.
@@ -119,13 +125,15 @@ class FunctionsMissing:
     def problem(self) -> Problem:
         """The warning that functions of this language are missing in these processes."""
         where = "1 process" if len(self.pids) == 1 else f"{len(self.pids):,} processes"
-        how = f"{self.hint}, without -k, has them" if self.kernel else f"{self.hint} has them"
+        named = self.pids if len(self.pids) <= _MAX_NAMED_PIDS else ("PID",)
+        hint = " ".join((*(f"-p {pid}" for pid in named), self.hint))
+        how = f"{hint}, without -k, has them" if self.kernel else f"{hint} has them"
         return problem(
             "functions_missing",
             language=self.language,
             where=where,
             how=how if self.hint else "pyprof does not read them",
-            command=f"pyprof record {self.hint} …" if self.hint else "",
+            command=f"pyprof record {hint} …" if self.hint else "",
         )
 
     def to_json(self) -> dict[str, object]:

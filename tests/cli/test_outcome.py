@@ -167,6 +167,18 @@ def test_few_samples_are_counted_and_the_command_for_more_is_named() -> None:
     assert "too few" not in text(profile(samples=7, shown=replace(SUMMARY.shown, type="offcpu"))), "waits are exact"
 
 
+def test_longer_recording_is_advised_where_the_rate_was_not_reached() -> None:
+    found = profile(samples=7)
+    late = replace(found.summary, rate_wanted=99.0, rate_reached=20.0, duration_s=1.5)
+    assert "7 samples: too few for percentages. For more: pyprof record -d 23 …" in running_text(
+        replace(found, summary=late)
+    )
+
+
+def test_many_processes_without_python_functions_are_not_all_named() -> None:
+    assert "4 processes: -p PID --collector ptrace has them" in replace(PYTHON, pids=(1, 2, 3, 4)).problem.text
+
+
 def test_time_without_samples_is_no_sample() -> None:
     found = profile(samples=7, shown=replace(SUMMARY.shown, ends={"root": 91, NOT_SAMPLED_LABEL: 91}))
     found = replace(found, values=found.values * 2)
@@ -269,7 +281,9 @@ def test_missing_python_functions_are_said_before_anything_else() -> None:
             shown=Shown("cpu", "nanoseconds", 100, {"no_python": 100}),
         )
     )
-    assert said.startswith("pyprof: Python functions are missing in 2 processes: --collector ptrace has them\n")
+    assert said.startswith(
+        "pyprof: Python functions are missing in 2 processes: -p 1 -p 2 --collector\n  ptrace has them\n"
+    )
     assert "0 % of the time in whole stacks; 100 % without Python functions" in said
     assert "without -k" in replace(PYTHON, kernel=True).problem.text
     assert "missing in" not in text(profile())

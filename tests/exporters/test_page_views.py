@@ -178,7 +178,9 @@ def test_what_must_be_read_first_stands_below_the_title(open_page: OpenPage) -> 
     ends = {"no_python": 11_000_000_000, "root": 870_000_000}
     shown = Shown("cpu", "nanoseconds", 11_870_000_000, ends)
     page = open_page(replace(golden(), summary=replace(SUMMARY, functions_missing=(missing,), shown=shown)))
-    assert page.text("#warnings") == "Python functions are missing in 2 processes: --collector ptrace has them"
+    assert page.text("#warnings") == (
+        "Python functions are missing in 2 processes: -p 7 -p 8 --collector ptrace has them"
+    )
     assert page.text("#facts").endswith("7.33 % in whole stacks")
     page.browser.click_on("#summary")
     assert "without Python functions" in page.text("#summary-panel")

@@ -52,13 +52,13 @@ def test_stacks_without_python_functions_are_said_first_and_are_not_whole(
     busy: int, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     first, summary = recorded(tmp_path, "-p", str(busy), *options)
-    assert first.startswith("pyprof: Python functions are missing in 1 process: --collector ptrace")
+    assert first.startswith(f"pyprof: Python functions are missing in 1 process: -p {busy} --collector ptrace")
     assert ("ptrace, without -k, has them" in first) == ("-k" in options)
     assert [entry["pids"] for entry in summary["functions_missing"]] == [[busy]]
     ends = summary["shown"]["ends"]
     assert ends["no_python"] > 0.9 * summary["shown"]["total"]
     assert ends.get("root", 0) < 0.1 * summary["shown"]["total"]
-    assert summary["warnings"][0]["hint"] == "pyprof record --collector ptrace …"
+    assert summary["warnings"][0]["hint"] == f"pyprof record -p {busy} --collector ptrace …"
 
 
 def test_whole_machine_names_how_many_processes_lack_python(busy: int, tmp_path: Path) -> None:
