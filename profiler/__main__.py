@@ -18,7 +18,7 @@ import gc
 if len(sys.argv) > 1:
     from pyprof.cli.accelerated_start import prepare
 
-    prepare(sys.argv[1])
+    prepare(sys.argv[1:])
 
 from pyprof.cli.main import run
 

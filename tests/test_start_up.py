@@ -69,7 +69,7 @@ main()
 COLLECT = """
 import gc
 from pyprof.cli.accelerated_start import prepare
-prepare("record")
+prepare(["record"])
 counts = []
 gc.callbacks.append(lambda phase, _: counts.append(phase))
 import pyprof.session.worker.worker_loop, pyprof.session.recording_factory
@@ -135,7 +135,8 @@ with open(path) as file:
 
 def loaded(out: Path, *arguments: str) -> list[set[str]]:
     """Return the modules of each process of a command at its end."""
-    subprocess.run([sys.executable, "-c", LOAD, str(out), *arguments], capture_output=True, timeout=60, check=False)
+    command = [sys.executable, "-c", LOAD, str(out), *arguments]
+    subprocess.run(command, capture_output=True, timeout=60, check=False, start_new_session=True)  # no front process
     return [set(line.split()) for line in out.read_text().splitlines()]
 
 

@@ -408,7 +408,7 @@ def bpf(command: int, attr: bytearray) -> int:
     return int(result) if result >= 0 else -_get_errno()
 
 
-PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
 PR_SET_PTRACER = 0x59616D61
 """Option of prctl(2) for the security module Yama: the process that may trace this one although it is no
 ancestor; 0 for none.

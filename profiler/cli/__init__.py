@@ -8,6 +8,7 @@ diff                    `pyprof diff`: two recordings side by side, function by 
 doctor                  `pyprof doctor`: what will work here and on this process, before anything is attached
 dump_core               `pyprof dump` of a core file or a crash dump: threads, why the process died, registers
 dump_stacks             `pyprof dump`: the stacks of all threads, of a live process or a core file
+front_process           A front process, which stays in the terminal's session while pyprof works in a separate one
 inspect_unwind_tables   `pyprof inspect`: the unwind tables of a file
 ipython_magic           `%load_ext pyprof` and `%%pyprof` in IPython and Jupyter: what a cell does, as a page below it
 main                    The parser, and the one place that catches every named error

@@ -18,6 +18,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, cast
 
+from pyprof.cli import front_process
 from pyprof.session import process_priority
 
 LATER = (
@@ -152,10 +153,16 @@ imports of urgent commands.
 """
 
 
-def prepare(command: str) -> None:
+def prepare(arguments: Sequence[str]) -> None:
     """Prepare this process for a command: set the threshold of the garbage collector, and raise the priority if the
     user waits for the first sample.
+
+    Args:
+        arguments: The command line from the subcommand on.
     """
-    gc.set_threshold(_URGENT_GARBAGE if command in _URGENT else _GARBAGE)
-    if command in _URGENT:
+    is_urgent = arguments[0] in _URGENT
+    gc.set_threshold(_URGENT_GARBAGE if is_urgent else _GARBAGE)
+    if is_urgent:
         process_priority.raise_startup_priority()
+        if arguments[0] == "dump" or arguments[:2] == ["record", "-p"]:  # starts no program that needs the terminal
+            front_process.begin_session_if_slowed()

@@ -84,6 +84,10 @@ def run(argv: Sequence[str]) -> int:
     arguments = build_parser([name for name in argv[:1] if name in COMMANDS] or COMMANDS).parse_args(argv)
     arguments.environment = dict(os.environ)  # for the command that `record` starts
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # our signals would wake numpy's idle threads
+    if arguments.command == "record" and not arguments.cmd:  # a program that pyprof starts needs the terminal
+        from pyprof.cli import front_process
+
+        front_process.begin_session_if_slowed()
     try:
         from pyprof.cli.accelerated_start import leave_out
 

@@ -4,9 +4,10 @@ While the user waits for the first sample or for the file, both get a raised pri
 samples are taken the sampler has its usual priority, and the worker a lower one.
 
 Niceness counts only among the processes of one session: the kernel first shares the processors among sessions
-(sched(7), "The autogroup feature"). So the worker leads a separate session, whose niceness is set too. The sampler
-stays in the session of its terminal. Other processes share that session, so its niceness is changed only if the sampler
-leads it. Control groups have precedence over sessions, and stay unchanged.
+(sched(7), "The autogroup feature"). So the worker leads a separate session, whose niceness is set too. On a busy
+machine the sampler of `dump` and `record` leads one, too (cli/front_process.py). Elsewhere it stays in the session of
+its terminal. Other processes share that session, so its niceness is changed only if the sampler leads it. Control
+groups have precedence over sessions, and stay unchanged.
 
 Background work of the worker (background_symbolizer.py) runs under SCHED_IDLE, but only where the kernel allows a
 thread to leave that policy. On a busy machine an idle thread may get no processor for seconds. The other thread of the
@@ -58,6 +59,26 @@ def raise_startup_priority() -> None:
             os.setpriority(os.PRIO_PROCESS, 0, PREFERRED)
             _leads_start = True
             _set_session(os.getpid(), PREFERRED)
+
+
+def is_slowed_by_other_sessions() -> bool:
+    """Return True if this process has a raised priority that counts little, because threads of other sessions may wait
+    for the same processors and this process does not lead its session.
+    """
+    if not _leads_start or os.getsid(0) == os.getpid():
+        return False
+    try:
+        with open("/proc/sys/kernel/sched_autogroup_enabled", "rb") as file:
+            has_groups = file.read().strip() == b"1"
+    except OSError:  # a kernel without CONFIG_SCHED_AUTOGROUP
+        return False
+    return has_groups and _is_machine_busy()
+
+
+def _is_machine_busy() -> bool:
+    """Return True if more threads of the machine are runnable than it has processors."""
+    with open("/proc/loadavg", "rb") as file:
+        return int(file.read().split()[3].partition(b"/")[0]) > (os.cpu_count() or 1)
 
 
 def restore_priority() -> None:

@@ -181,7 +181,13 @@ def test_signal_after_the_worker_is_forked_leaves_no_process_that_is_stopped(
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     with python(SLEEPY) as target:
         command = [*START, *arguments, "-p", str(target.pid)]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        with subprocess.Popen(
+            command,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,  # no front process: the worker is the first child
+        ) as process:
             _, said = process.communicate(timeout=PATIENCE_S)  # returns when the worker has ended, too
     assert process.returncode == 128 + number, said
     assert "Traceback" not in said

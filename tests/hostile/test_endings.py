@@ -41,7 +41,7 @@ def record(pid: int, out: Path, *arguments: str, path: str = "") -> subprocess.P
     confined = () if not path else ("--no-sandbox",)  # a sitecustomize module of a test writes files in the worker
     command = [*PYPROF, "record", *confined, "-p", str(pid), "-o", str(out), *arguments]
     environment = os.environ | {"PYTHONPATH": path}
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
 
 
 def until(so: Callable[[], bool]) -> None:
@@ -75,7 +75,8 @@ def test_memory_that_never_comes_does_not_hold_a_recording_up(
 
 
 def test_dump_that_is_held_by_memory_that_never_comes_ends_by_a_signal(never_read: subprocess.Popen[str]) -> None:
-    with subprocess.Popen([*PYPROF, "dump", "-p", str(never_read.pid)], stdout=subprocess.DEVNULL) as dump:
+    command = [*PYPROF, "dump", "-p", str(never_read.pid)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as dump:
         until_it_is_held(dump.pid)
         dump.terminate()
         assert dump.wait(HANGS_S) == 128 + signal.SIGTERM

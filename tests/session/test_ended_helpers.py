@@ -95,7 +95,9 @@ def test_interrupted_recording_leaves_no_worker_that_was_stopped_before_it_began
     )  # only the worker imports this module
     with python(BUSY) as target:
         command = [*PYPROF, "record", "-p", str(target.pid), "-o", str(out)]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as recorder:
+        with subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        ) as recorder:
             until(lambda: any("T" in states(pid) for pid in children(recorder.pid)))
             (worker,) = children(recorder.pid)
             recorder.send_signal(signal.SIGINT)

@@ -86,7 +86,7 @@ def record(way: Way, out: Path, seconds: float) -> tuple[int, str]:
     """Record a busy process, end the recording after some seconds, and return the exit code and the messages."""
     target = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.DEVNULL)
     command = [*PYPROF, "record", "-p", str(target.pid), "-o", str(out), *way.options]
-    recorder = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    recorder = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)  # the sampler
     try:
         assert recorder.stderr is not None
         assert "recording" in recorder.stderr.readline()

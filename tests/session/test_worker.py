@@ -295,10 +295,12 @@ WAITS_S = 2, 8, 30
 
 @contextlib.contextmanager
 def recording_to(out: Path, target: int, *options: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Record a process until the block ends. Yield the recorder and the pid of its worker."""
-    recorder = subprocess.Popen(
-        [*PYPROF, "record", "-p", str(target), "-o", str(out), *options], stderr=subprocess.PIPE, text=True
-    )
+    """Record a process until the block ends. Yield the recorder and the pid of its worker.
+
+    The recorder leads its session, so it has no front process and is the sampler.
+    """
+    command = [*PYPROF, "record", "-p", str(target), "-o", str(out), *options]
+    recorder = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     with recorder:
         try:
             yield recorder, _reader_of(target, recorder.pid)
