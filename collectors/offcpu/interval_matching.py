@@ -29,7 +29,7 @@ class OpenInterval:
         began_ns: Start of the whole interval.
         blocked: True if the thread waits for more than a processor.
         attributed: True if its stack is in an earlier batch.
-        sure: False if no switch of its thread is known yet, so that it may run.
+        sure: False if no context switch of its thread is known yet, so that the thread may be running.
         looked_ns: Time of the last out-of-band sample in it, that is, of its thread's stack read from
             outside.
     """

@@ -548,7 +548,7 @@ _known_mapping = lru_cache(1 << 13)(_mapping)
 
 
 def mapping_process(body: bytes) -> int | None:
-    """Return the pid of a perf MMAP2 record, or None if it has no file or is too short."""
+    """Return the pid of a perf MMAP2 record, or None if the mapping is of no file or the record is too short."""
     if len(body) < _TWO.size + _PLACE.size or not _PLACE.unpack_from(body, _TWO.size)[5]:
         return None
     return int.from_bytes(body[:4], "little")

@@ -2,7 +2,7 @@
 
 In a round, the threads of a process are checked at one sampling time, and those that run are sampled. The
 compiled sampling loop makes rounds as far as possible, else Python does. A running thread is sampled by a
-stop. A sleeping thread is read from outside, or not at all if it has not run since its last sample.
+stop. A sleeping thread is read without a stop, or not at all if it has not run since its last sample.
 """
 
 from __future__ import annotations
