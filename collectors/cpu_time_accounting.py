@@ -322,7 +322,7 @@ class Accounts:
             all_but: Function that returns the pids to leave out, if all processes of the machine are
                 recorded; else None.
             user_only: True if time in the kernel has no samples.
-            lost: Returns the sampling times whose records were lost.
+            lost: Function that returns the sampling times whose records were lost.
             endings: Function that returns what perf_events records say about ended threads, or None if there
                 are no such records.
             clock: Monotonic clock in nanoseconds.

@@ -34,8 +34,9 @@ class RecordedProcesses:
 
         Args:
             sampler: The loaded BPF program.
-            next_id: Returns identifiers for address spaces.
-            reader: Returns the reader of a process's interpreter by pid; None if no interpreter is wanted.
+            next_id: Function that returns a new identifier for an address space at each call.
+            reader: Function that returns the interpreter reader of a process by pid; None if no interpreter
+                is wanted.
         """
         self.parent_of: Callable[[int], int] = lambda pid: 0
         self._sampler = sampler

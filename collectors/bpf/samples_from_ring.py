@@ -137,10 +137,11 @@ class BpfSource:
 
         Args:
             sampler: The loaded BPF program.
-            diagnostics: Counts problems.
-            next_id: Returns identifiers for address spaces.
-            reader: Returns the reader of a process's interpreter by pid; None if no interpreter is wanted.
-            least_ns: Waits that are shorter need no separate record.
+            diagnostics: The recording's counters of problems.
+            next_id: Function that returns a new identifier for an address space at each call.
+            reader: Function that returns the interpreter reader of a process by pid; None if no interpreter
+                is wanted.
+            least_ns: Time in ns below which a wait needs no separate record.
         """
         self.lost = self._lost_before = 0
         self.words = sampler.ring.words

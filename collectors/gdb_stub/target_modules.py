@@ -443,7 +443,7 @@ class RemoteSpaces:
     def _new(self, mappings: tuple[Mapping, ...]) -> AddressSpace:
         number = self.current.id + 1 if self.current is not None else 1
         self._memory.forget_pages()
-        # pid 0: no process of this machine
+        # pid 0, because the target is no process of this machine
         space = AddressSpace(
             number,
             0,

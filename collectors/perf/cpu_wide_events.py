@@ -54,7 +54,8 @@ class ProcessorEvents:
 
     Args:
         cpus: The processors.
-        open_on: Opens an event on a processor and returns its descriptor, negative if the processor is offline.
+        open_on: Function that opens an event on a processor and returns its descriptor, or a negative number if
+            the processor is offline.
         clock: Monotonic clock in nanoseconds.
 
     Attributes:

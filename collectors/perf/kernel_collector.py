@@ -88,7 +88,7 @@ class KernelRecords:
         Args:
             pid: The process to record.
             options: Options of the recording.
-            diagnostics: Counts problems.
+            diagnostics: The recording's counters of problems.
             choose_scope: Function that chooses the perf events.
             ids: Identifiers shared with other collectors of the recording.
             selection: Further processes, including those that will match later.

@@ -310,7 +310,7 @@ class RingReader:
 
     Attributes:
         rings: The rings.
-        diagnostics: Counts broken rings.
+        diagnostics: The recording's counters of problems, here of broken rings.
         recorded_pids: Mapping with the pids of the recording, or None if records of other processes are
             wanted too.
     """

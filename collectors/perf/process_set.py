@@ -104,7 +104,7 @@ class ProcessSet:
         Args:
             excluded: Pids of processes that need not be checked again.
             attach: Function that opens events on a process.
-            diagnostics: Counts processes that may not be read.
+            diagnostics: The recording's counters of problems, here of processes that may not be read.
             is_over: Function that returns True if the recording ends.
 
         Yields:

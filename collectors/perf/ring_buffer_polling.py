@@ -195,7 +195,7 @@ class Cadence:
                 or to four times HOLD times flush_s if samples are few.
         """
         self.flush_ns = round(options.flush_s * 1e9)
-        # a large part of a batch's cost does not depend on its size
+        # few large batches, because a large part of a batch's cost does not depend on its size
         usual_s = HOLD * options.flush_s
         long_s = max(2 * usual_s, min(4 * usual_s, _FEW / options.rate_hz))
         self._full_batch_ns = round(1e9 * min(BATCH / options.rate_hz, max(usual_s, min(long_s, hold_s))))

@@ -492,7 +492,7 @@ NO_SAMPLES = read_samples(np.zeros(0, np.uint64), [])[0]
 
 
 def _chain_lengths(words: U64, first: I64) -> I64:
-    # limited by the record's own size in words
+    # a broken length must not reach beyond the record, whose size in words is in the first word's high bits
     within: U64 = np.minimum(words[first + _CHAIN], words[first] >> np.uint64(51))
     return within.astype(np.int64)
 

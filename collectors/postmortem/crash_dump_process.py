@@ -206,7 +206,7 @@ class DumpedProcess:
         exe: Path of the program's file that the user gave by --exe, or "".
         sysroot: Path that the user gave by --sysroot, or "".
         copy: Size of the first copy of each stack in bytes.
-        diagnostics: Counts problems.
+        diagnostics: The recording's counters of problems.
 
     Raises:
         FormatError: The file is not a valid dump.

@@ -74,7 +74,7 @@ class PtraceCollector:
         Args:
             pid: The process.
             options: Options of the recording.
-            diagnostics: Counts problems.
+            diagnostics: The recording's counters of problems.
             note: Note for the summary that says why this collector was chosen, None for none.
             ids: Identifiers shared with other collectors of the recording.
             readers: Function that returns the reader of a process's interpreter by its pid.

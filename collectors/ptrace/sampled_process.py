@@ -166,7 +166,7 @@ class TracedProcess:
             pid: Pid of the process.
             options: Options of the recording.
             ids: Identifiers shared by all collectors of the recording.
-            diagnostics: Counts problems.
+            diagnostics: The recording's counters of problems.
             reader: Reader of its interpreter's frames, or None if they are not wanted.
             wanted: Function that returns True if a thread (pid, tid) should be sampled; None for all.
             kin: The short-lived threads of its process tree, whose processor share is estimated together.

@@ -317,7 +317,7 @@ class Thread:
         reader: Reader of the process's interpreter, or None if its frames are not wanted.
         started: Start time of the thread (see ThreadKey).
         share: Its share of a processor.
-        steadiness: Whether it rarely leaves its processor.
+        steadiness: How often it leaves its processor, which decides whether it is steady (rarely leaves it).
         first_slot: True until its first sampling time.
         slept: Contents of its schedstat during the sleep in which it was last seen, or None if it has run
             since.

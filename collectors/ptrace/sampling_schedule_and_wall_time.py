@@ -67,7 +67,7 @@ class Scheduler:
         self._options = options
         self.handover = options.handover
         self._soon_ns = round(options.flush_s * 1e9)
-        # sleeping threads wait for what the walks teach
+        # the sampling of sleeping threads waits for results of the unwinding of earlier batches
         self._most_ns = self._soon_ns if options.idle else HOLD * self._soon_ns
         self._walkable_ns = self._most_ns
         self._flush_every_ns = 0
@@ -353,7 +353,7 @@ class WallTimes:
 
         Args:
             time_ns: Nanoseconds in each state (RUNNING, SLEEPING), which are changed.
-            has_stack: Whether each state has a sample.
+            has_stack: True for each state that has a sample.
         """
         for state, other in ((RUNNING, SLEEPING), (SLEEPING, RUNNING)):
             if has_stack[other] and not has_stack[state] and time_ns[state] < self._period_ns:
