@@ -241,6 +241,12 @@ class CodeMap(Generic[T]):
                     break
         return found
 
+    def find_end(self, start: int, end: int) -> int:
+        """Return the time at which the last description that overlaps an address range became invalid, or ALWAYS."""
+        blocks = range(start // _BLOCK, (end - 1) // _BLOCK + 1)
+        past = (span for block in (*blocks[: _MAX_BLOCKS + 1], _LARGE) for span in self._past_in.get(block, ()))
+        return max((span.until_ns for span in past if span.start < end and start < span.end), default=ALWAYS)
+
     def first(self, pc: int) -> Span[T] | None:
         """Return the earliest description of the JIT code at pc, whatever its time. It serves code that was described
         only after it ran.

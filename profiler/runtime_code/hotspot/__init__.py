@@ -5,6 +5,7 @@ code_cache              HotSpot's code cache: the blob that covers an address, a
 java_code_source        The Java virtual machine of one process as a source of code descriptions
 java_frames             One Java virtual machine whose layout is known: its code, its frames' rules, and their methods
 methods                 Java methods of a process: names, source files, lines, and the scopes of compiled code
+stack_words             Return addresses and interpreter frames of Java in stack copies that wait to be unwound
 thread_names            Names that Java code gave to the threads of a Java virtual machine
 unwind_rules            Unwind rules for HotSpot's generated code on x86-64
 vm_structs              The layout of HotSpot's data structures, which libjvm.so exports for debuggers

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyprof.errors import FormatError
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.arch import Arch
-from pyprof.model.jit_code_map import NEVER, CodeMap, CodeName, Span
+from pyprof.model.jit_code_map import ALWAYS, NEVER, CodeMap, CodeName, Span
 from pyprof.model.loss_reason_texts import problem_of
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.model.unwind_result import Trust, Walk
@@ -68,9 +68,13 @@ class JavaSpans(CodeMap["JavaCode"]):
         super().__init__()
         self._source = source
 
+    def current(self, pc: int) -> Span[JavaCode] | None:
+        """Return the known piece of code that is at an address now, or None."""
+        return super().find(pc, NEVER - 1)
+
     def find(self, pc: int, time_ns: int) -> Span[JavaCode] | None:
         span = super().find(pc, time_ns)
-        if span is None and super().find(pc, NEVER - 1) is None:
+        if span is None and self.current(pc) is None:
             self._source.load(pc)
             span = super().find(pc, time_ns)
         if span is not None and span.value.has_parts and pc not in span.value.places:
@@ -95,6 +99,10 @@ class HotspotCode(NoImage):
         self._misses: set[int] = set()
         self._looked_ns = self._rest_until_ns = self._methods_until_ns = 0
         self._interpreted: dict[tuple[int, int], Span[JavaCode]] = {}
+        self._read_calls: set[int] = set()
+        """Lookup pcs that were read ahead since the last check."""
+        self._expected: dict[Span[JavaCode], int] = {}
+        """Time of the last sample that waits to be unwound, for each description that was read ahead."""
         self._names: JavaThreadNames | None = None
         self._names_until_ns = 0
         self.thread_names: dict[int, str] = {}
@@ -143,27 +151,29 @@ class HotspotCode(NoImage):
         """Drop the descriptions of HotSpot code that was discarded or replaced. Return True if there was any, or if
         code may now be at addresses where none was found before.
 
-        Samples since the previous check are described by the new code: HotSpot discards only code that no thread runs,
-        and threads run new code at once.
+        Samples since the previous check, or since the last one whose code was read ahead, are described by the new
+        code: HotSpot discards only code that no thread runs, and threads run new code at once.
         """
         vm = self._vm
         assert vm is not None
         changed = False
-        if scan.now_ns >= self._methods_until_ns:
-            vm.methods.clear()
-            self._methods_until_ns = scan.now_ns + METHODS_AGE_NS
+        self._read_calls.clear()
         try:
             vm.cache.update()
+            if scan.now_ns >= self._methods_until_ns:
+                vm.methods.clear()
+                self._methods_until_ns = scan.now_ns + METHODS_AGE_NS
             found = [pc for pc in islice(self._misses, MAX_RETRIES) if vm.cache.find_blob(pc) is not None]
             if found or len(self._misses) > MAX_RETRIES:
                 self._misses.clear()
                 changed = True
             for span in list(self.spans):
                 if not vm.is_current(span.value.blob):
-                    self.spans.remove(span, self._looked_ns)
+                    self._end(span)
                     changed = True
         except FormatError:  # the process has exited
-            changed = False
+            pass
+        self._expected.clear()
         took_ns = time.monotonic_ns() - scan.now_ns
         self._rest_until_ns = scan.now_ns + max(REST * took_ns, MIN_REST_NS)
         self._looked_ns = scan.now_ns
@@ -183,14 +193,20 @@ class HotspotCode(NoImage):
         vm = self._vm
         if vm is None or pc in self._misses:
             return
-        code = vm.read_code(pc)
-        if code is None:
+        if self._load_code(vm, pc) is None:
             if len(self._misses) >= MAX_MISSES:
                 self._misses.clear()
             self._misses.add(pc)
-            return
+
+    def _load_code(self, vm: JavaVm, pc: int) -> Span[JavaCode] | None:
+        code = vm.read_code(pc)
+        if code is None:
+            return None
         before = self._looked_ns
-        self.spans.add_spans([Span(code.blob.start, code.blob.end, code)], before, before + 1)
+        span = Span(code.blob.start, code.blob.end, code)
+        span.since_ns = max(self.spans.find_end(span.start, span.end) - 1, ALWAYS)
+        self.spans.add_spans([span], before, before + 1)
+        return span
 
     def load_places(self, span: Span[JavaCode], pc: int) -> None:
         """Find the Java methods, with inlined ones, that are active at a lookup pc of a compiled method, or the stub at
@@ -247,7 +263,41 @@ class HotspotCode(NoImage):
         return ((blob.start, blob.end),) if blob is not None else ()
 
     def read_ahead(self, space: AddressSpace, batch: SampleBatch) -> None:
-        """Read nothing: the virtual machine has lists of its code, which are read before each batch."""
+        from pyprof.runtime_code.hotspot.stack_words import read_stack_words
+
+        vm = self._vm
+        if vm is None or space.ended:
+            return
+        vm.memory.renew(space.read)
+        found = read_stack_words(batch, space, *self.reserved, vm.bytecode_slot)
+        checked: set[Span[JavaCode]] = set()
+        for (pc, exact), time_ns in found.calls.items():
+            span = self.spans.current(pc)
+            if span is not None and span not in checked:
+                checked.add(span)
+                if not _is_current(vm, span):
+                    self._end(span)
+                    span = self._load_code(vm, pc)
+            if pc not in self._read_calls:
+                self._read_calls.add(pc)
+                span = self._read_call(vm, pc, exact)
+            if span is not None:
+                self._expected[span] = max(time_ns, self._expected.get(span, 0))
+        for method, pointer in found.interpreted if vm.interpreter is not None else ():
+            self._bind_frame(vm, method, pointer)
+
+    def _end(self, span: Span[JavaCode]) -> None:
+        """End the validity of a description whose code is gone, after the last sample of it that waits."""
+        self.spans.remove(span, max(self._looked_ns, self._expected.pop(span, 0) + 1))
+
+    def _read_call(self, vm: JavaVm, pc: int, exact: bool) -> Span[JavaCode] | None:
+        """Read the code at a lookup pc of a stack that waits to be unwound: its name, and its rules for this pc."""
+        span = self.spans.current(pc) or self._load_code(vm, pc)
+        if span is not None:
+            vm.rows(span.value, pc, exact)
+            if span.value.has_parts and pc not in span.value.places:
+                self.load_places(span, pc)
+        return span
 
     def bind_frames(self, batch: SampleBatch, walk: Walk, lanes: I64, frames: I64) -> Sequence[Span[JavaCode] | None]:
         vm = self._vm
@@ -279,3 +329,11 @@ class HotspotCode(NoImage):
             span = Span(start, end, vm.describe_interpreted(method, line))
             self._interpreted[key] = span
         return span
+
+
+def _is_current(vm: JavaVm, span: Span[JavaCode]) -> bool:
+    """Return True if a piece of HotSpot's generated code is unchanged, or if the process has exited."""
+    try:
+        return vm.is_current(span.value.blob)
+    except FormatError:
+        return True

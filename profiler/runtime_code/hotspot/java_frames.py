@@ -139,7 +139,7 @@ class JavaVm:
         self._entry_size = min(self.structs.sizes.get("ContinuationEntry", _ENTRY_SIZE), MAX_ENTRY)
         self._thawed = self._frames.thawed(self._entry_size, self.cache.reserved)
         self._call_stub_return = self._static_word(("StubRoutines", "_call_stub_return_address"))
-        self._bytecode_slot = _FIRST_BYTECODE_SLOT + 8 * (self.methods.version < 9)
+        self.bytecode_slot = _FIRST_BYTECODE_SLOT + 8 * (self.methods.version < 9)
         self._r13 = arch.registers.index("r13")
         self._rbx = arch.registers.index("rbx")
 
@@ -150,13 +150,14 @@ class JavaVm:
             return 0
 
     def is_current(self, blob: Blob) -> bool:
-        """Return True if a piece of HotSpot's generated code is unchanged since pyprof has read it."""
-        try:
-            if self.memory.read(blob.address, len(blob.header)) == blob.header:
-                return True
-            now = self.cache.read_blob(blob.address)
-        except FormatError:
-            return False
+        """Return True if a piece of HotSpot's generated code is unchanged since pyprof has read it.
+
+        Raises:
+            FormatError: The code cache is not readable.
+        """
+        if self.memory.read(blob.address, len(blob.header)) == blob.header:
+            return True
+        now = self.cache.read_blob(blob.address)
         same = now is not None and (now.name, now.start, now.end) == (blob.name, blob.start, blob.end)
         return same and now is not None and (now.method, now.compile_id) == (blob.method, blob.compile_id)
 
@@ -342,7 +343,7 @@ class JavaVm:
         elif at + 1 < int(walk.start[lane + 1]):
             fp = self._find_frame(memory, int(walk.sp[at]), int(walk.pc[at + 1]), int(walk.sp[at + 1]))
         method = memory.word(fp + _METHOD_SLOT) if fp else None
-        pointer = memory.word(fp + self._bytecode_slot) if fp else None
+        pointer = memory.word(fp + self.bytecode_slot) if fp else None
         if innermost and (r13 := int(batch.regs[lane, self._r13])) > 0 and pointer and abs(r13 - pointer) < 1 << 16:
             pointer = r13
         return method or 0, pointer or 0
@@ -362,7 +363,7 @@ class JavaVm:
         sp, caller, caller_sp = walk.sp[frames], walk.pc[callers], walk.sp[callers]
         keys = zip(sp.tolist(), caller.tolist(), caller_sp.tolist(), strict=True)
         fp = np.array([known.get(key, 0) for key in keys], np.uint64)
-        words = read_words(batch, lanes, [fp + _offset(at) for at in (8, -8, _METHOD_SLOT, self._bytecode_slot)])
+        words = read_words(batch, lanes, [fp + _offset(at) for at in (8, -8, _METHOD_SLOT, self.bytecode_slot)])
         same = (words[0] == caller) & (words[1] == caller_sp) & (fp != 0)
         same &= (frames > walk.start[lanes]) & (frames + 1 < walk.start[lanes + 1])
         found: list[tuple[int, int]] = list(zip(words[2].tolist(), words[3].tolist(), strict=True))

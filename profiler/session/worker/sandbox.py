@@ -29,6 +29,7 @@ _LATE = (
     "pyprof.session.pipeline.journal_writer",
     "pyprof.runtime_code.hotspot.thread_names",
     "pyprof.runtime_code.hotspot.java_frames",
+    "pyprof.runtime_code.hotspot.stack_words",
     "pyprof.runtime_code.process_code",
     "pyprof.runtime_code.v8.generated_code_reader",
     "pyprof.runtime_code.v8.functions",
