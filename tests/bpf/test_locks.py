@@ -55,6 +55,11 @@ def for_processor(waits: Waits, thread: str) -> float:
     return sum(seconds for stack, seconds in waits.seconds[thread].items() if stack[-1] == FOR_PROCESSOR)
 
 
+def for_processor_of_all(waits: Waits) -> float:
+    """Return the seconds in which threads were awake and waited for a processor."""
+    return sum(for_processor(waits, thread) for thread in waits.seconds)
+
+
 def inside(stack: tuple[str, ...]) -> tuple[str, ...]:
     """Return the waker's frames of a stack."""
     at = next((n for n, name in enumerate(stack) if name.startswith("[woken by")), len(stack))
@@ -133,8 +138,11 @@ def test_long_wait_for_a_lock_has_its_part_in_each_window(tmp_path: Path) -> Non
 def test_waits_for_the_gil_are_named_and_have_the_function_that_held_it(python: Python, tmp_path: Path) -> None:
     with running(*python.command, "-u", str(PROGRAMS / "gil_fight.py"), stdin=subprocess.PIPE) as process:
         waits = Program(process, tmp_path).record(mode="lock", collector="bpf", seconds=1.5)
+        if for_processor_of_all(waits) > 0.3:  # the machine is busy
+            waits = Program(process, tmp_path).record(mode="lock", collector="bpf", seconds=20)
     total = held = by_timer = 0.0
     wakers: dict[str, float] = {}
+    preempted = for_processor_of_all(waits)
     for thread in waits.seconds.values():
         for stack, seconds in thread.items():
             if stack[-1] != FOR_PROCESSOR and "victim" in stack[: len(stack) - len(inside(stack))]:
@@ -147,8 +155,9 @@ def test_waits_for_the_gil_are_named_and_have_the_function_that_held_it(python: 
                 waker = " ".join(name for name in stack if name.startswith("[woken by")) + ": " + stack[-1]
                 wakers[waker] = wakers.get(waker, 0.0) + seconds
     assert total > 0.2
-    assert by_timer < 0.3 * total  # a preemption between two timed waits separates them
-    assert held > 0.6 * total, wakers
+    # a preemption between two timed waits separates them
+    assert by_timer < 0.3 * total + preempted, wakers
+    assert held > 0.6 * (total - min(by_timer, preempted)), wakers
 
 
 def test_a_wait_has_the_stack_of_the_thread_that_ended_it(program: Path, tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_children_are_recorded_with_subprocesses(tmp_path: Path) -> None:
     out = tmp_path / "a.collapsed"
     child = "time = __import__('time')\nwhile time.process_time() < 1: 1.5 ** 2.5"
     code = f"{child}\nimport subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    pyprof("record", "-s", "-t", "-o", str(out), "--", sys.executable, "-c", code)
+    pyprof("record", "-s", "-t", "-o", str(out), "--", sys.executable, "-c", code, timeout=200)
     roots = {frames[0] for frames, _ in sampled(out.read_text())}
     assert len(roots) == 2, roots
 
