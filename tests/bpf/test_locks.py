@@ -136,10 +136,11 @@ def test_long_wait_for_a_lock_has_its_part_in_each_window(tmp_path: Path) -> Non
 
 @OLDEST_AND_NEWEST
 def test_waits_for_the_gil_are_named_and_have_the_function_that_held_it(python: Python, tmp_path: Path) -> None:
-    with running(*python.command, "-u", str(PROGRAMS / "gil_fight.py"), stdin=subprocess.PIPE) as process:
-        waits = Program(process, tmp_path).record(mode="lock", collector="bpf", seconds=1.5)
-        if for_processor_of_all(waits) > 0.3:  # the machine is busy
-            waits = Program(process, tmp_path).record(mode="lock", collector="bpf", seconds=20)
+    for seconds in (1.5, 20):
+        with running(*python.command, "-u", str(PROGRAMS / "gil_fight.py"), stdin=subprocess.PIPE) as process:
+            waits = Program(process, tmp_path).record(mode="lock", collector="bpf", seconds=seconds)
+        if for_processor_of_all(waits) < 0.3:  # otherwise the machine is busy
+            break
     total = held = by_timer = 0.0
     wakers: dict[str, float] = {}
     preempted = for_processor_of_all(waits)

@@ -54,9 +54,12 @@ def test_a_storm_of_threads_is_sampled_and_ends_with_the_right_result(program: S
 
 
 def test_each_exec_begins_a_new_image_and_the_target_ends_as_it_should(program: Start) -> None:
-    target = program("c_storm", "exec", "60")
-    recording = record(target.pid, go_then_wait(target), rate_hz=500)
-    assert target.finish() == "done 1\n"
+    for executions in (60, 600):  # a busy machine takes few samples of many images
+        target = program("c_storm", "exec", str(executions))
+        recording = record(target.pid, go_then_wait(target), rate_hz=500)
+        assert target.finish() == "done 1\n"
+        if len({lane.space for lane in recording.lanes}) > 3:
+            break
     assert len({lane.space for lane in recording.lanes}) > 3
     unexplained = sum(lane.batch.spaces[lane.space].module_at(lane.regs["rip"]) is None for lane in recording.lanes)
     assert unexplained <= recording.diagnostics.counts["modules_changed"]

@@ -30,6 +30,7 @@ from pyprof.options import CollectOptions, TargetOptions, UnwindOptions
 from pyprof.problem_counters import Diagnostics
 from pyprof.session.session import Session
 from tests import warm
+from tests.collapsed import is_block
 from tests.live.support.recording import PYPROF, running
 from tests.support import PROGRAMS, build, busy_loops, missing, need
 
@@ -162,7 +163,9 @@ def test_wall_time_of_each_thread_is_the_time_that_passed(program: Path, collect
         # samples of running threads lack late rounds in both collectors
         total = waits.total(thread)
         assert total == pytest.approx(waits.passed, rel=0.04 if collector == "perf" else 0.25), waits.seconds[thread]
-    assert waits.of("spins", "spins") > 0.9 * waits.total("spins"), waits.seconds["spins"]
+    # on a busy machine stops come too late for some time, which is in a block
+    missed = sum(s for stack, s in waits.seconds["spins"].items() if is_block(stack[0]) and collector == "ptrace")
+    assert waits.of("spins", "spins") > 0.9 * (waits.total("spins") - missed) > 0, waits.seconds["spins"]
     napped = [waits.of("naps", place) for place in ("nap_short", "nap_long")]
     true = shares(before, after, "nap_short", "nap_long")[1]
     assert napped[1] / sum(napped) == pytest.approx(true, abs=0.07 if collector == "perf" else 0.12)
