@@ -102,8 +102,8 @@ _SCRIPT = re.compile(r"(\w+:[^:\s].*) \S*/([^/\s]+)", re.DOTALL)
 _PACKAGE = re.compile(r"[\w.~/-]+/([^/ ]+)")
 """Pattern of Go's function names, which begin with the whole path of the package."""
 _PYTHON = re.compile(r"(?=.*<)(?:\w+|<\w+>)(?:\.(?:\w+|<\w+>))*")
-"""Pattern of the name of a nested Python function. A part in angle brackets, such as <locals>, is matched
-separately.
+"""Pattern of the name of a nested Python function, such as "outer.<locals>.inner": parts separated by dots, of which
+some may be in angle brackets.
 """
 _PARAMETER = re.compile(r"\[?[A-Z]\]?")
 """Pattern of a type parameter in a generic Rust function's name. The trait says more than such a parameter."""
