@@ -12,7 +12,8 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Set
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,9 +30,15 @@ from pyprof.lazy_dataclasses import dataclass, replace
 from pyprof.model.sample_batch import SampleBatch
 from pyprof.options import CollectOptions
 
+_T = TypeVar("_T")
+
 _BUDGET = 100
 """Factor that limits the cost of reading processor times: after a reading that took time t, none is made for 100 t."""
 _LOOK_NS = 100_000_000
+_MAX_READING_NS, _MAX_READINGS = 1_000_000, 3
+"""Duration above which the reading of a clock is repeated, because the sampler lost its processor meanwhile, and the
+maximum number of readings. The time of a reading is uncertain by half of its duration.
+"""
 _FIRST_READINGS, _LAST_READINGS = 2, 5
 """Numbers of processor-time readings that are kept of each process tree, the first and the last ones."""
 _MIN_NS, _MIN_SHARE = 40_000_000, 0.03
@@ -370,9 +377,10 @@ class Accounts:
         self._began = read_boot_ticks()
         self._members = {}
         for pid, root in self._trees(roots).items():
-            if (found := self._read(pid, root)) is not None:
+            at_ns, found = self._read_briefly(partial(self._read, pid, root))
+            if found is not None:
                 self._members[pid] = _Member(root, found.parent, self._ns(found), found.start)
-                self._readings[root] = [(self._clock(), 0)]
+                self._readings[root] = [(at_ns, 0)]
 
     def _trees(self, roots: Mapping[int, int]) -> Mapping[int, int]:
         """Return the process trees whose processor time is counted: the given trees, or each process of the machine as
@@ -391,7 +399,30 @@ class Accounts:
         that moment.
         """
         if self._pattern is None:
-            self._noted = self._clock(), {pid: read_process_ns(pid) for pid in [*self._members]}
+            pids = [*self._members]
+            self._noted = self._read_briefly(lambda: {pid: read_process_ns(pid) for pid in pids}, len(pids))
+
+    def _read_briefly(self, read: Callable[[], _T], processes: int = 1) -> tuple[int, _T]:
+        """Call a function that reads processor times, again if the sampler lost its processor meanwhile.
+
+        Args:
+            read: Reads the times.
+            processes: Number of processes whose times it reads.
+
+        Returns:
+            The monotonic time in the middle of the shortest call, and its result.
+        """
+        shortest: tuple[int, int, _T] | None = None
+        for _ in range(_MAX_READINGS):
+            before_ns = self._clock()
+            found = read()
+            took_ns = self._clock() - before_ns
+            if shortest is None or took_ns < shortest[0]:
+                shortest = took_ns, before_ns + took_ns // 2, found
+            if took_ns <= _MAX_READING_NS * processes:
+                break
+        assert shortest is not None
+        return shortest[1:]
 
     @property
     def is_due(self) -> bool:
@@ -424,12 +455,12 @@ class Accounts:
         for pid in roots.keys() | known.keys():
             old = known.get(pid)
             root = roots.get(pid, old.root if old else pid)
-            found = self._read(pid, root)
+            at_ns, found = self._read_briefly(partial(self._read, pid, root))
             if found is None:
                 if old is not None and self._pattern is not None:
                     self._inexact.add(root)
                 continue
-            ns, read_at[root] = self._ns(found), self._clock()
+            ns, read_at[root] = self._ns(found), at_ns
             since_noted[root] += found.own_ns - (noted.get(pid) or found.own_ns)
             self._members[pid] = _Member(root, found.parent, ns, found.start)
             if old is not None and old.start == found.start:

@@ -303,6 +303,8 @@ class KernelCollector:
             if ends:
                 now = end_ns = end_ns or handover.ended_ns or now
                 last = not handover.ends_window(end_ns)  # a late collector first closes the windows that are due
+            elif handover.ends_window(now):  # reading the samples takes long on a busy machine
+                records.accounts.note_clocks()
             elif now - begun_ns < hold_ns and now < handover.next_ns and not samples.is_full():
                 yield records.maker.nothing
                 continue

@@ -246,6 +246,34 @@ def test_time_of_the_end_is_known_although_the_account_is_read_later(program: St
     assert found == pytest.approx(spent_ns, abs=15 * MS)
 
 
+@pytest.mark.parametrize("is_noted", [False, True])
+def test_reading_during_which_the_sampler_lost_its_processor_is_repeated(
+    is_noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read the clock of a process that runs all the time. Other work delays the first reading by 40 ms, before or after
+    it has read the clock.
+    """
+    now_ns, delays_ns = 100 * MS, [0]
+
+    def read_process_ns(pid: int) -> int:
+        nonlocal now_ns
+        spent_ns = now_ns
+        now_ns += delays_ns.pop() if delays_ns else 0
+        return now_ns if is_noted else spent_ns
+
+    monkeypatch.setattr("pyprof.collectors.cpu_time_accounting.read_process_ns", read_process_ns)
+    pid = os.getpid()
+    kept = Accounts(CollectOptions(), clock=lambda: now_ns)
+    kept.start({pid: pid})
+    now_ns, delays_ns = 1000 * MS, [40 * MS]
+    if is_noted:
+        kept.note_clocks()
+        now_ns += 100 * MS
+    kept.read_accounts({pid: pid}, force=True)
+    found = find_spent_time(NO_ACCOUNT, kept.result()[pid], 100 * MS, 1000 * MS)
+    assert found == pytest.approx(900 * MS, abs=MS)
+
+
 @pytest.mark.parametrize("is_machine", [False, True])
 def test_account_that_is_read_late_makes_no_unsampled_time_in_its_window(is_machine: bool) -> None:
     """Close two windows of a second, whose accounts are read at 3 s, because the collector is late."""
