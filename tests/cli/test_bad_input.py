@@ -40,9 +40,9 @@ def test_kernel_thread() -> None:
 
 
 def test_ourselves() -> None:
-    """Let the shell exec pyprof, so that its $$ is the profiler's own pid."""
-    command = f"exec {sys.executable} -m pyprof dump -p $$"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=30, check=False)
+    """Let the shell exec pyprof, so that its $$ is the profiler's own pid. A session's leader has no front process."""
+    command = ["sh", "-c", f"exec {sys.executable} -m pyprof dump -p $$"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, start_new_session=True)
     assert done.returncode == 1
     assert "itself" in one_sentence(done)
 

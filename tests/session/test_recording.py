@@ -229,7 +229,8 @@ def test_duration_ends_on_the_clock_of_the_samples_if_the_profiler_is_late(
 ) -> None:
     out = tmp_path / "out.pyprof"
     options = ("-p", str(target.pid), "-d", "1", "--collector", collector, "-o", str(out))
-    with subprocess.Popen([*PYPROF, "record", *options], stderr=subprocess.PIPE, text=True) as process:
+    command = [*PYPROF, "record", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr
         assert any("pyprof: recording" in line for line in process.stderr)
         process.send_signal(signal.SIGSTOP)

@@ -209,6 +209,7 @@ def test_windows_that_were_written_before_the_worker_died_stay(target: subproces
         [*PYPROF, "record", "-p", str(target.pid), "--every", "0.5", "-o", str(tmp_path / "%i.collapsed")],
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,  # no front process
     )
     written: list[Path] = []  # if the target hardly runs, windows have no samples
 
