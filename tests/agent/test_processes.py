@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -359,3 +360,88 @@ def test_status_names_rules_that_have_decided_about_no_process() -> None:
         "  rule 3 has decided about no process since the agent read it",
     ]
     assert len(list(_health(state))) == 1, "an older agent states none"
+
+
+def ended(service: str, start_s: float) -> ObservedProcess:
+    """Return a process of a service that a search found, with its start in seconds of the monotonic clock."""
+    ahead_s = (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()) / 1e9
+    ticks = round((start_s + ahead_s) * os.sysconf("SC_CLK_TCK"))
+    return ObservedProcess(0, ticks, "x", 0.0, False, RuleVerdict(service, (("service", service),), ()))
+
+
+def test_labels_of_an_ended_process_are_not_those_of_another_with_its_pid() -> None:
+    """Let pid 7 belong to web, to a process that no search found, to node, and to one that has no service."""
+    found, now = table('name = "*"'), time.monotonic()
+    found._add_gone(7, now - 300, ended("web", now - 400))
+    found._add_gone(7, now - 100, ended("node", now - 200))
+    found.by_pid = {7: replace(ended("", now - 50), verdict=NOT_RECORDED)}
+
+    def service(start_s: float) -> str:
+        return found.verdict(7, round(start_s * 1e9)).service
+
+    assert [service(now - ago) for ago in (400, 250, 200, 50)] == ["web", "", "node", ""]
+    assert [service(now - ago) for ago in (410, 399.95, 350, 210)] == ["", "web", "web", ""], "seen late, or a tick off"
+    found.by_pid = {7: ended("go", now - 50)}
+    assert [service(now - ago) for ago in (200, 50, 10)] == ["node", "go", "go"]
+
+
+def test_process_that_is_left_without_a_service_keeps_that_of_its_earlier_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An excluded program was executed: what the process used before belongs to the service."""
+    monkeypatch.setattr(process_table, "LOOK_S", 0.0)
+    monkeypatch.setattr(process_table, "_MAX_LOOK_S", 0.0)
+    found = table('name = "nothing"')
+    again(found)
+    pid = os.getpid()
+    verdict = RuleVerdict("web", (("service", "web"),), ())
+    found.by_pid[pid] = replace(found.by_pid[pid], verdict=verdict, comm="before", at=-1e9)
+    again(found)
+    assert found.by_pid[pid].verdict is NOT_RECORDED
+    assert found.verdict(pid, began_ns(pid)) is verdict
+
+
+def test_labels_are_the_same_at_each_step_of_forgetting_what_ended_long_ago() -> None:
+    """Ask between all lines of the function, as another thread may: a window once got labels of an earlier process."""
+    found, now = table('name = "*"'), time.monotonic()
+    for pid in range(3):
+        found._add_gone(pid, now - 900, ended("old", now - 950))
+        found._add_gone(pid, now - 300, ended("web", now - 400))
+        found._add_gone(pid, now - 10, ended("node", now - 200))
+    answers, since = list[tuple[str, ...]](), now - 20
+
+    def ask(frame: object, event: str, argument: object) -> object:
+        if event == "line":
+            sys.settrace(None)
+            answers.append(tuple(found.verdict(pid, round((now - 200) * 1e9)).service for pid in range(3)))
+            sys.settrace(trace)
+        return ask
+
+    def trace(frame: FrameType, event: str, argument: object) -> object:
+        return ask if frame.f_code is ProcessTable._forget.__code__ else None
+
+    sys.settrace(trace)  # type: ignore[arg-type]
+    found._forget(now)
+    sys.settrace(None)
+    assert len(answers) > 10
+    assert set(answers) == {("node", "node", "node")}
+    assert [len(gone) for gone in found._gone.values()] == [2, 2, 2]
+    assert len(found.labels(since)) == 3
+
+
+def test_only_one_search_runs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that another one overtakes would forget the processes that began in between."""
+    found, nested = table('name = "*"'), list[object]()
+
+    def pids() -> dict[int, int]:
+        found._next = 0.0
+        assert len(nested) < 2
+        nested.append(found.by_pid)
+        assert found.find_processes() is nested[-1]
+        return {os.getpid(): 1}
+
+    monkeypatch.setattr(procfs, "list_pids_with_inodes", pids)
+    assert set(again(found)) == {os.getpid()}
+    assert len(nested) == 1
+    again(found)
+    assert len(nested) == 2

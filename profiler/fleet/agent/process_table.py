@@ -6,14 +6,17 @@ state of processes that are new or young, since a new process may call exec. A s
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
+import threading
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.process_cpu_times import read_boot_ahead_ns
 from pyprof.collectors.targets import attach_checks
 from pyprof.collectors.targets.process_selection import Selection
 from pyprof.errors import FormatError, PyprofError
@@ -55,6 +58,10 @@ _UNIT = re.compile(r"([^/]+\.(?:service|scope|socket|mount|swap|slice))(?:/|$)")
 _CONTAINER = re.compile(r"(?:^|[/:_.-])([0-9a-f]{64})(?:[/.]|$)")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _TICK_NS = 1_000_000_000 // _TICKS
+_MAX_START_ERROR_NS = 100_000_000
+"""Maximum time in nanoseconds by which a reading of a process's start may be too late. Starts in /proc are accurate to
+a tick, and each conversion between boot time and monotonic time adds an error.
+"""
 
 
 class Facts:
@@ -192,7 +199,9 @@ class ProcessTable:
         self._own = own
         self._matched: set[int] = set()
         self._ours = {own}
-        self._gone: dict[int, list[tuple[float, ObservedProcess]]] = {}
+        self._gone: dict[int, tuple[tuple[float, ObservedProcess], ...]] = {}  # replaced as a whole by _forget()
+        self._gone_lock = threading.Lock()  # held by writers only: a reader takes the dictionary, or a tuple, once
+        self._searching = threading.Lock()
         self._forget_at = 0.0
         self._next = 0.0
         self._census, self._again_at = b"", 0.0
@@ -206,16 +215,19 @@ class ProcessTable:
         self._left = True
 
     def find_processes(self) -> dict[int, ObservedProcess]:
-        """Search /proc for processes, at most once in LOOK_S seconds, and return those found. Any thread may
-        call this.
+        """Search /proc for processes, at most once in LOOK_S seconds, and return those found. Any thread may call this.
+        While another thread searches, return the processes that the search before has found.
+
+        Two searches at once would lose processes: the one that began earlier may end later.
         """
-        now = time.monotonic()
-        if now < self._next:
+        if time.monotonic() < self._next or not self._searching.acquire(blocking=False):
             return self.by_pid
-        self._next = now + LOOK_S
-        before = time.thread_time()
-        found = self._search(now)
-        self._next = now + min(max((time.thread_time() - before) / _LOOK_SHARE, LOOK_S), _MAX_LOOK_S)
+        try:
+            now, before = time.monotonic(), time.thread_time()
+            found = self._search(now)
+            self._next = now + min(max((time.thread_time() - before) / _LOOK_SHARE, LOOK_S), _MAX_LOOK_S)
+        finally:
+            self._searching.release()
         return found
 
     def _search(self, now: float) -> dict[int, ObservedProcess]:
@@ -237,9 +249,9 @@ class ProcessTable:
             self.failed += 1
             return self.by_pid
         for pid, seen in self.by_pid.items():
-            if seen.verdict.service and (pid not in found or found[pid].start != seen.start):
-                self._gone.setdefault(pid, []).append((now, seen))
-        if now >= self._forget_at or sum(map(len, self._gone.values())) > MAX_GONE:
+            if seen.verdict.service and (pid not in found or not _is_same(found[pid], seen)):
+                self._add_gone(pid, now, seen)
+        if now >= self._forget_at or sum(map(len, list(self._gone.values()))) > MAX_GONE:
             self._forget(now)
         self._ours &= found.keys() | {self._own}
         self.by_pid = found
@@ -248,12 +260,21 @@ class ProcessTable:
         self._census = census
         return found
 
+    def _add_gone(self, pid: int, at: float, seen: ObservedProcess) -> None:
+        with self._gone_lock:
+            self._gone[pid] = *self._gone.get(pid, ()), (at, seen)
+
     def _forget(self, now: float) -> None:
+        """Forget processes that ended long ago. Readers see either the whole old table or the whole new one: in a part
+        of it, an earlier process with the same pid would be the only one known.
+        """
         self._forget_at = now + _AGAIN_S
-        kept = [(at, pid, seen) for pid, gone in list(self._gone.items()) for at, seen in gone if now < at + GONE_S]
-        self._gone = {}
-        for at, pid, seen in sorted(kept, key=lambda each: each[0])[-(MAX_GONE // 2) :]:
-            self._gone.setdefault(pid, []).append((at, seen))
+        with self._gone_lock:
+            kept = [(at, pid, seen) for pid, gone in self._gone.items() for at, seen in gone if now < at + GONE_S]
+            found: dict[int, tuple[tuple[float, ObservedProcess], ...]] = {}
+            for at, pid, seen in sorted(kept, key=lambda each: each[0])[-(MAX_GONE // 2) :]:
+                found[pid] = *found.get(pid, ()), (at, seen)
+            self._gone = found
 
     def _judge(self, facts: Facts) -> RuleVerdict:
         at = first_match(self.rules, facts)
@@ -276,7 +297,7 @@ class ProcessTable:
         """Store a process that had ended before a search could find it, so that its labels are known. Any thread may
         call this.
         """
-        self._gone.setdefault(pid, []).append((seen.at, seen))
+        self._add_gone(pid, seen.at, seen)
 
     def chosen(self, sampling: SamplingChoice) -> frozenset[tuple[int, int]]:
         """Return (pid, start) of the processes that must be sampled in the given way, according to the last search."""
@@ -367,25 +388,34 @@ class ProcessTable:
         """Return the labels of all processes that belong to a service, including processes that ended after `since`
         (monotonic time in seconds).
         """
-        gone = [(pid, seen) for pid, ended in list(self._gone.items()) for at, seen in ended if at >= since]
+        with self._gone_lock:
+            gone = [(pid, seen) for pid, ended in self._gone.items() for at, seen in ended if at >= since]
         found = [*gone, *((pid, seen) for pid, seen in self.by_pid.items() if seen.verdict.service)]
-        ahead_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+        ahead_ns = read_boot_ahead_ns()
         return [ProcessLabels(pid, seen.start * _TICK_NS - ahead_ns, seen.verdict.labels) for pid, seen in found]
 
     def verdict(self, pid: int, started_ns: int) -> RuleVerdict:
-        """Return what the agent's rules decide about a process, which may have ended recently.
+        """Return what the agent's rules decide about a process, which may have ended recently. If no search has found
+        that process, it is not recorded: what had its pid before or after it says nothing about it.
 
         Args:
-            started_ns: Start by the monotonic clock. Of several processes with the pid, the one with the nearest start
-                counts.
+            started_ns: Start by the monotonic clock, or the time at which a collector first saw the process. 0 if it is
+                not known: then the last process with the pid counts.
         """
-        known = [seen for _, seen in self._gone.get(pid, ())]
-        if pid in self.by_pid and self.by_pid[pid].verdict.service:
-            known.append(self.by_pid[pid])
-        if not known:
-            return NOT_RECORDED
-        began_ns = started_ns + time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-        return min(known, key=lambda seen: abs(seen.start * _TICK_NS - began_ns)).verdict
+        known = [(at, seen) for at, seen in self._gone.get(pid, ())]
+        if (running := self.by_pid.get(pid)) is not None and running.verdict.service:
+            known.append((math.inf, running))
+        ahead_ns = read_boot_ahead_ns()
+        for at, seen in reversed(known):
+            begun_ns = seen.start * _TICK_NS - ahead_ns
+            if not started_ns or begun_ns - _MAX_START_ERROR_NS <= started_ns <= at * 1e9:
+                return seen.verdict
+        return NOT_RECORDED
+
+
+def _is_same(found: ObservedProcess, seen: ObservedProcess) -> bool:
+    """Return True if two observations with one pid are of one process that has not lost its service since."""
+    return found.start == seen.start and bool(found.verdict.service)
 
 
 @dataclass(eq=False)

@@ -29,6 +29,7 @@ from pyprof.collectors.bpf.process_ends import ProcessEnd
 from pyprof.collectors.linux.process_cpu_times import (
     TICK_NS,
     ProcessTimes,
+    read_boot_ahead_ns,
     read_clock_shift_ns,
     read_process_ns,
     read_times,
@@ -221,7 +222,7 @@ class ProcessClocks:
                 if end.run_ns >= clock.readings[-1].ns:
                     clock.readings.append(_Reading(end.at_ns, end.run_ns))
                 return
-            began_ns = end.start * TICK_NS - self._boot_time_ahead_ns()
+            began_ns = end.start * TICK_NS - read_boot_ahead_ns()
             if not self._new_since_ns or (is_known and began_ns < self._window_start_ns):
                 return
             if len(self._clocks) >= _MAX_CLOCKS and (same := self._kin.get((end.name, kin))) is not None:
@@ -332,7 +333,7 @@ class ProcessClocks:
         return waited_for
 
     def _read_all(self, processes: Mapping[int, ObservedProcess]) -> None:
-        ahead_ns, shift_ns = self._boot_time_ahead_ns(), read_clock_shift_ns()
+        ahead_ns, shift_ns = read_boot_ahead_ns(), read_clock_shift_ns()
         found_ns = {pid: (self._monotonic_ns(), ns) for pid in processes if (ns := self._read(pid))}
         if abs(read_clock_shift_ns() - shift_ns) > _MAX_DRIFT_NS:  # the clocks were set in between
             return
@@ -351,10 +352,6 @@ class ProcessClocks:
                 if len(clock.readings) > _MIN_READINGS and not self._keeps_all:
                     clock.readings.pop()
                 clock.readings.append(reading)
-
-    def _boot_time_ahead_ns(self) -> int:
-        """Return how far the clock of processes' starts (boot time) is ahead of the monotonic clock, in nanoseconds."""
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
 
 
 _ROW_NS = 100_000_000
