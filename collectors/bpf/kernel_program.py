@@ -43,9 +43,10 @@ KINDS = {
     "perf_event/sample": bpf_syscall.PERF_EVENT,
     "raw_tp/sched_process_fork": bpf_syscall.RAW_TRACEPOINT,
     "raw_tp/sched_process_exec": bpf_syscall.RAW_TRACEPOINT,
+    "raw_tp/sched_process_exit": bpf_syscall.RAW_TRACEPOINT,
 }
 OF_WAITS = {"raw_tp/sched_switch": bpf_syscall.RAW_TRACEPOINT, "raw_tp/sched_waking": bpf_syscall.RAW_TRACEPOINT}
-_POINTS = {"forked": "sched_process_fork", "executed": "sched_process_exec"}
+_POINTS = {"forked": "sched_process_fork", "executed": "sched_process_exec", "exits": "sched_process_exit"}
 _POINTS_OF_WAITS = {"switched": "sched_switch", "woken": "sched_waking"}
 _OFFSETS = {
     "tgid_of_task": ("task_struct", "tgid"),

@@ -128,6 +128,7 @@ class Flag(IntFlag):
     LABELS = 4096
     UNLABELED = 8192
     PAGES = 16384
+    EXITS = 32768
 
 
 U64 = npt.NDArray[np.uint64]
@@ -221,6 +222,11 @@ class Records:
             **some, frame=frame, frames=frames, anchor=anchor, anchors=anchors, text=text, texts=texts,
             inside=inside, kernel=kernel, sent=sent, sent_pages=sent_pages,
         )  # fmt: skip
+
+    @property
+    def lacks_stack(self) -> npt.NDArray[np.bool_]:
+        """(n,) True for each sample without memory at its sp."""
+        return (self.size == 0) | (self.holes & np.uint64(1) != 0)
 
     def read_texts(self, pid: int) -> U64:
         """Return the interpreter strings in the records of one process as rows of 64-bit words, shape (j, 32)."""

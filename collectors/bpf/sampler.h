@@ -68,6 +68,7 @@ typedef long long s64;
 #define FLAG_LABELS 4096  /* the texts are the labels of the goroutine; there may be none */
 #define FLAG_UNLABELED 8192 /* the goroutine has labels that could not be read */
 #define FLAG_PAGES 16384  /* struct sent_pages follows the kernel frames, and further pages follow the stack copies */
+#define FLAG_EXITS 32768  /* taken when the thread began to exit: its stack is that of samples without one which follow */
 #define FLAG_SEVERAL 2048 /* the frames are those of several thread states, one state after the other */
 
 /* A sample. Rows and stack copies of variable size follow this head. */

@@ -109,6 +109,8 @@ class WaitRates:
         return before != (self.least_ns, self.share)
 
 
+_MAX_EXITS, _MAX_EXIT_BYTES = 256, 64 << 10
+"""Maximum number of stacks of exiting threads that are kept for later batches, and their maximum size in bytes."""
 _FIRST_COPY, _MIN_COPY = 128 << 10, 64 << 10
 """Number of stack bytes that the BPF program copies before the first walks, and the minimum number after them."""
 
@@ -155,6 +157,8 @@ class BpfSource:
         self._stacks = LongStacks(sampler.forget_stack)
         self._beyond: Mapping[int, StackBeyondCopy] = {}
         self._used = 0.0
+        self._exits: dict[tuple[int, int], Piece] = {}
+        """Stacks of the latest threads that began to exit, by (pid, tid)."""
         self._copy = _FIRST_COPY
         self._limit()
 
@@ -169,8 +173,12 @@ class BpfSource:
         self._used = ring.used / ring.size
         places, self._until = ring.take_records(until_ns)
         samples, ends = split_positions(self.words, places)
-        self.records = records = read_records(self.words, samples)
-        self._beyond = self._stacks.read_records(records, self.words.view(np.uint8))
+        found = read_records(self.words, samples)
+        beyond = self._stacks.read_records(found, self.words.view(np.uint8))
+        kept = np.flatnonzero((found.flags & Flag.EXITS) == 0)
+        self._note_exits(found)
+        self.records = records = found.select_rows(kept)
+        self._beyond = {at: beyond[lane] for at, lane in enumerate(kept.tolist()) if lane in beyond}
         self.ended = read_wait_ends(self.words, ends)
         inside, stacks = read_kernel_stacks(records) if len(records.kernel) else (None, ((),))
         return SampleRecords(
@@ -216,10 +224,28 @@ class BpfSource:
         self._bring_holes(records)
         beyond = {at: self._beyond[lane] for at, lane in enumerate(lanes.tolist()) if lane in self._beyond}
         stack, chains = (
-            _with_pieces(replace(batch.stack, beyond=beyond), records),
+            self._with_exits(_with_pieces(replace(batch.stack, beyond=beyond), records), records),
             self.processes.read_chains(batch, records, self.records, self.words),
         )
         return replace(batch, stack=stack, chains=chains, labels=self._labels_of(records))
+
+    def _note_exits(self, records: Records) -> None:
+        """Keep the stacks of threads that begin to exit, for samples of them in later batches."""
+        for lane in np.flatnonzero(((records.flags & Flag.EXITS) != 0) & (records.holes == 0)).tolist():
+            at = int(records.offset[lane])
+            data = self.words.view(np.uint8)[at : at + min(int(records.size[lane]), _MAX_EXIT_BYTES)]
+            thread = int(records.pid[lane]), int(records.tid[lane])
+            self._exits.pop(thread, None)
+            self._exits[thread] = Piece(int(records.base[lane]), data.tobytes())
+            if len(self._exits) > _MAX_EXITS:
+                self._exits.pop(next(iter(self._exits)))
+
+    def _with_exits(self, stack: StackSlab, records: Records) -> StackSlab:
+        """Give samples of exiting threads, whose memory was gone, the stacks with which the threads began to exit."""
+        lacking = np.flatnonzero(records.lacks_stack) if self._exits else ()
+        threads = ((int(lane), (int(records.pid[lane]), int(records.tid[lane]))) for lane in lacking)
+        found = {lane: (self._exits[thread],) for lane, thread in threads if thread in self._exits}
+        return replace(stack, pieces={**stack.pieces, **found}) if found else stack
 
     def _labels_of(self, records: Records) -> dict[int, Labels]:
         """Return the labels (runtime/pprof) of the goroutines that samples run, by the index of the sample."""

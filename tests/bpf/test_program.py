@@ -95,7 +95,13 @@ def test_kernel_takes_it_after_little_work(waits: bool, seeks: bool, tasks: bool
     loaded.set_constant("wakers", struct.pack("=I", waits))
     try:
         logs = loaded.load(KINDS | OF_WAITS if waits else KINDS, log_level=4)
-        assert set(loaded.programs) == {"sample", "forked", "executed", *(["switched", "woken"] if waits else [])}
+        assert set(loaded.programs) == {
+            "sample",
+            "forked",
+            "executed",
+            "exits",
+            *(["switched", "woken"] if waits else []),
+        }
         for section, log in logs.items():
             (count,) = re.findall(r"processed (\d+) insns", log)
             assert 0 < int(count) < (MAX_OF_WAITS if waits and (seeks or tasks) else MAX_VERIFIED), section
