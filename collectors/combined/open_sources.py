@@ -262,8 +262,9 @@ class MainSource(Collector, Protocol):
 
 
 Follow = Callable[[Choice, Sequence[int]], bool]
-"""The type of a function (choice, pids) that opens the main source which the choice names, unless it is open,
-for these processes. It returns True if the present main source then ends.
+"""The type of a function (choice, pids) that opens the collector of a plan's choice for these processes: BPF,
+perf_events or ptrace. It does nothing if that collector is open. It returns True if the collector that samples now
+then ends.
 """
 
 

@@ -195,7 +195,7 @@ class RecordAccounts:
         user_only: bool,
         endings: Callable[[], EndedThreadTimes | None],
     ) -> None:
-        """Create the accounts of a recording that has not begun.
+        """Create the accounts of processor time for a recording that has not begun.
 
         Args:
             options: Options of the recording.

@@ -229,7 +229,7 @@ def read_columns(rows: Sequence[bytes], keys: Sequence[int]) -> list[list[int]]:
 
 
 def pack_number(number: int) -> bytes:
-    """Encode a number as a row of a packed protobuf field, which decode_repeated() can decode."""
+    """Encode a number as a protobuf varint, as one element of a packed repeated field. decode_repeated() decodes it."""
     found = bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)

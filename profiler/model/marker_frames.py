@@ -48,8 +48,8 @@ class Mark(NamedTuple):
         unplaced: For MERGE the number of runs (interpreter frames of one evaluator call) that are placed only by their
             order.
         without_run: For MERGE the number of evaluator calls on the native stack without interpreter frames.
-        lacking: For LONG_CHAIN the approximate number of missing functions. If `enough` is 0, and for SCATTERED, the
-            minimum number of functions that exist.
+        lacking: For LONG_CHAIN about how many interpreter functions are missing. For SCATTERED, and for LONG_CHAIN if
+            `enough` is 0, how many interpreter functions the thread has at least.
         name: For WOKEN the thread that ended the wait, "" if it was no thread; for LOCK the lock.
     """
 

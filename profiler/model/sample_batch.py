@@ -255,7 +255,9 @@ memory there: on all architectures of Go that are sampled it belongs to the kern
 
 
 def make_goroutine_pieces(goroutine: int, head: bytes, base: int, stack: bytes) -> tuple[Piece, ...]:
-    """Return the pieces of a sample whose thread has left the stack of its goroutine.
+    """Return what a sample copied from memory if its thread has left the stack of its goroutine (a Go coroutine).
+
+    The unwinder finds the goroutine by the first piece, and continues on its stack in the last one.
 
     Args:
         goroutine: Address of the goroutine's struct g.
