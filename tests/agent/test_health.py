@@ -5,15 +5,18 @@ from __future__ import annotations
 import http.client
 import re
 import socket
+import threading
 import time
 
 import pytest
 
-from pyprof.errors import UsageError
+from pyprof.errors import PyprofError, UsageError
 from pyprof.fleet.agent import health, http_endpoints, spool
+from pyprof.fleet.agent.agent import FAULT_HINT, Agent
 from pyprof.fleet.agent.health import Conditions, Health
 from pyprof.fleet.agent.http_endpoints import ADDRESS, HttpPages
 from pyprof.fleet.agent.metrics import COUNTERS, GAUGES, PREFIX
+from pyprof.fleet.agent.process_rules import SamplingChoice
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.loss_reason_table import SPOOL
 from pyprof.problem_counters import Diagnostics
@@ -117,3 +120,50 @@ def test_pages_are_answered_on_this_host_also_while_others_ask_slowly(monkeypatc
             each.close()
     finally:
         pages.close()
+
+
+def test_counters_may_be_added_while_they_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let another thread count at each name that the report looks at."""
+    found, diagnostics = made()
+    diagnostics.count("segment_not_written")
+
+    class Counting(frozenset[str]):
+        def __contains__(self, name: object) -> bool:
+            diagnostics.count(f"other_{len(diagnostics.counts)}")
+            return False
+
+    monkeypatch.setattr(health, "_WAITING", Counting())
+    assert found.new_counts() == {"segment_not_written": 1}
+    assert found.new_counts() == {"other_1": 1}
+
+
+class Recovered:
+    """A spool without anything to recover."""
+
+    def recover(self, window: str) -> int:
+        return 0
+
+
+def test_error_that_nobody_expects_is_logged_with_its_traceback_once() -> None:
+    lines = list[dict[str, object]]()
+
+    def say(level: str, event: str, **fields: object) -> None:
+        lines.append({"level": level, "event": event, **fields})
+
+    agent = Agent.__new__(Agent)
+    agent._health, _ = made()
+    agent._conditions = agent._health._conditions = Conditions(say)
+    agent._say, agent._writing, agent._logged_faults = say, threading.Lock(), set()
+    agent.spool = Recovered()  # type: ignore[assignment]
+    for error in (KeyError("lost"), KeyError("again"), OSError("no room"), PyprofError("worker died", "free memory")):
+        try:
+            raise error
+        except (KeyError, OSError, PyprofError) as raised:
+            agent._failed(SamplingChoice(19.0, "cpu", "extensions"), raised, "")
+    faults = [line for line in lines if line["event"] == "unexpected error"]
+    assert [(line["level"], line["error"]) for line in faults] == [("error", "KeyError")]
+    assert "raise error\nKeyError: 'lost'\n" in str(faults[0]["traceback"])
+    degraded = [line for line in lines if line["event"] == "degraded"]
+    assert (degraded[0]["error"], degraded[0]["hint"]) == ("KeyError: 'lost'", FAULT_HINT)
+    (holds,) = agent._conditions.failures()
+    assert (holds["error"], holds["hint"]) == ("worker died", "free memory")

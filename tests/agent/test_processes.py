@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -445,3 +447,42 @@ def test_only_one_search_runs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(nested) == 1
     again(found)
     assert len(nested) == 2
+
+
+def test_labels_are_read_while_another_thread_adds_an_ended_process() -> None:
+    """Let the garbage collector run in the middle of the copy, and a callback of it let another thread run."""
+    found, now = table('name = "*"'), time.monotonic()
+    for pid in range(2000):
+        found._add_gone(pid, now, ended("web", now - 1))
+    may_add, has_added = threading.Event(), threading.Event()
+
+    def add() -> None:
+        may_add.wait()
+        found.add_ended(5000, replace(ended("web", now), at=now))
+        has_added.set()
+
+    def collected(phase: str, _: object) -> None:
+        if inside and not may_add.is_set():
+            may_add.set()
+            has_added.wait(0.2)  # the thread must wait for the copy, or the copy fails
+
+    other = threading.Thread(target=add)
+    other.start()
+    gc.callbacks.append(collected)
+    thresholds, inside = gc.get_threshold(), False
+    gc.collect()
+    try:
+        for read in (partial(found.labels, 0.0), partial(found._forget, now), found._count_gone):
+            may_add.clear()
+            inside = True
+            gc.set_threshold(100)
+            read()
+            inside = False
+            gc.set_threshold(*thresholds)
+            may_add.set()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(collected)
+        may_add.set()
+        other.join()
+    assert len(found.labels(0.0)) == 2001

@@ -15,7 +15,7 @@ from pyprof.session.process_priority import PREFERRED
 from pyprof.session.worker import worker_client as link_module
 from pyprof.session.worker.deadline import EndUrgency
 from pyprof.session.worker.message_channel import Channel
-from pyprof.session.worker.worker_client import WorkerLink
+from pyprof.session.worker.worker_client import Pending, WorkerLink
 from pyprof.session.worker.worker_process import Worker
 
 NAMES_S = 0.01
@@ -239,3 +239,17 @@ def test_worker_that_is_waited_for_comes_before_others_where_that_is_allowed() -
     for pair in pairs:
         for end in pair:
             end.close()
+
+
+def test_request_may_be_sent_while_others_fail_because_the_worker_has_ended(worker: Watched) -> None:
+    link, failed = WorkerLink(worker), list[int]()
+    link._killed = "killed"
+
+    class Sending(Pending):
+        def fail(self, error: BaseException) -> None:
+            failed.append(len(link._asked))
+            link._asked[100 + len(link._asked)] = Pending(link.receive)  # as another thread does
+
+    link._asked = {number: Sending(link.receive) for number in (1, 2)}
+    link._died()
+    assert failed == [2, 3]

@@ -68,6 +68,10 @@ _REFUSALS_S = 10.0
 """Minimum interval in seconds between log lines of the agent about refused requests; /metrics counts all of them."""
 
 
+FAULT_HINT = "this is a fault of pyprof: please report the traceback, which the log has as unexpected error"
+"""Hint of the condition recording_failed after an error that pyprof does not expect."""
+
+
 class Agent:
     """The agent. run() starts its recordings and returns after end(). Any thread may call end() and reload()."""
 
@@ -107,6 +111,7 @@ class Agent:
         numbers = self._pushers.numbers
         self._health = Health(values.every, self._gauges(), self._diagnostics, self._conditions, numbers)
         self._lost = Counter[str]()
+        self._logged_faults: set[type[BaseException]] = set()
 
     def _gauges(self) -> dict[str, Gauge]:
         return {
@@ -435,14 +440,25 @@ class Agent:
 
     def _failed(self, sampling: SamplingChoice, error: BaseException, window: str) -> None:
         self._health.metrics.count("failures", sampling.mode)
-        hint = error.hint if isinstance(error, PyprofError) else ""
-        about = str(error) or type(error).__name__
+        about, hint = str(error) or type(error).__name__, error.hint if isinstance(error, PyprofError) else ""
+        if not isinstance(error, PyprofError | OSError):
+            about, hint = f"{type(error).__name__}: {error}", FAULT_HINT
+            self._log_traceback(error)
         self._conditions.begin("recording_failed", about, hint, mode=sampling.mode, rate=sampling.rate)
         with self._writing:
             if recovered := self.spool.recover(window):
                 self._unrecorded.add_recovered(sampling, max(name.end_ns for name in self.spool.inventory.all()))
         if recovered:
             self._say("info", "window recovered", segments=recovered)
+
+    def _log_traceback(self, error: BaseException) -> None:
+        """Log the traceback of an error that pyprof does not expect, once for each class of errors."""
+        import traceback  # a fault of pyprof is rare
+
+        if type(error) not in self._logged_faults:
+            self._logged_faults.add(type(error))
+            text = "".join(traceback.format_exception(error))
+            self._say("error", "unexpected error", error=type(error).__name__, traceback=text)
 
 
 def _budget(values: Values) -> CostBudget:

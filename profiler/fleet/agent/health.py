@@ -321,7 +321,8 @@ class Health:
         """Return by how much each counter of lost data has grown since the last call, by the counter's name. A segment
         that waits to be sent is not lost.
         """
-        counts = {name: count for name, count in self._diagnostics.counts.items() if name not in _WAITING}
+        # The copy is atomic: its keys are texts, so no Python code runs in it. Other threads add counters meanwhile.
+        counts = {name: count for name, count in dict(self._diagnostics.counts).items() if name not in _WAITING}
         found = {name: count - self._reported.get(name, 0) for name, count in counts.items()}
         self._reported = counts
         return {name: count for name, count in found.items() if count}

@@ -200,7 +200,9 @@ class ProcessTable:
         self._matched: set[int] = set()
         self._ours = {own}
         self._gone: dict[int, tuple[tuple[float, ObservedProcess], ...]] = {}  # replaced as a whole by _forget()
-        self._gone_lock = threading.Lock()  # held by writers only: a reader takes the dictionary, or a tuple, once
+        # Who writes or iterates holds the lock. Even list(dict.items()) is not atomic: it allocates tuples, so the
+        # garbage collector may run, and with it a callback in Python, in which another thread gets the GIL.
+        self._gone_lock = threading.Lock()
         self._searching = threading.Lock()
         self._forget_at = 0.0
         self._next = 0.0
@@ -251,7 +253,7 @@ class ProcessTable:
         for pid, seen in self.by_pid.items():
             if seen.verdict.service and (pid not in found or not _is_same(found[pid], seen)):
                 self._add_gone(pid, now, seen)
-        if now >= self._forget_at or sum(map(len, list(self._gone.values()))) > MAX_GONE:
+        if now >= self._forget_at or self._count_gone() > MAX_GONE:
             self._forget(now)
         self._ours &= found.keys() | {self._own}
         self.by_pid = found
@@ -259,6 +261,10 @@ class ProcessTable:
         self._again_at = now if any_young else min((seen.at for seen in found.values()), default=now) + _AGAIN_S
         self._census = census
         return found
+
+    def _count_gone(self) -> int:
+        with self._gone_lock:
+            return sum(map(len, self._gone.values()))
 
     def _add_gone(self, pid: int, at: float, seen: ObservedProcess) -> None:
         with self._gone_lock:

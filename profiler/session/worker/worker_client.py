@@ -475,7 +475,7 @@ class WorkerLink:
         if self.dead is None:
             self.dead = WorkerDied(self._killed) if self._killed else self.worker.died()
             self.broken = self.broken or self.dead
-            for pending in self._asked.values():
+            for pending in list(self._asked.values()):  # atomic: it allocates no tuples. Other threads send requests
                 pending.fail(self.dead)
             self._asked.clear()
         return self.dead
