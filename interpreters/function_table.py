@@ -99,7 +99,7 @@ class FunctionTable:
     def drop_unused(self, functions: Set[int]) -> None:
         """Drop the interpreter functions that no frame used in the last two windows.
 
-        A window is a part of the recording with a profile of its own. A sample that was taken before a window was
+        A window is a part of the recording with a separate profile. A sample that was taken before a window was
         closed belongs to the next window at the latest.
 
         Args:

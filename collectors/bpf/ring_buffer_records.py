@@ -226,7 +226,8 @@ class Records:
     @property
     def lacks_stack(self) -> npt.NDArray[np.bool_]:
         """(n,) True for each sample without memory at its sp."""
-        return (self.size == 0) | (self.holes & np.uint64(1) != 0)
+        lacks: npt.NDArray[np.bool_] = (self.size == 0) | (self.holes & np.uint64(1) != 0)
+        return lacks
 
     def read_texts(self, pid: int) -> U64:
         """Return the interpreter strings in the records of one process as rows of 64-bit words, shape (j, 32)."""

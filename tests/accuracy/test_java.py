@@ -77,7 +77,7 @@ def test_loops_with_and_without_safepoints_have_their_shares(tmp_path: Path) -> 
     # samples of an inlined loop without a safepoint count for its caller
     loops = (f"-XX:CompileCommand=dontinline,Bias::{name}" for name in ("counted", "polled"))
     apart = ("-XX:CompileCommand=quiet", *loops)
-    command = (need("java"), "-XX:+UseSerialGC", *apart, "-cp", tmp_path, "Bias")
+    command = (need("java"), "-XX:+UseSerialGC", *apart, "-cp", str(tmp_path), "Bias")
     with running(*command, stdin=subprocess.PIPE) as process:
         while sum(ask(process)[:2]) < 1e9:
             time.sleep(0.1)
