@@ -416,7 +416,7 @@ def test_labels_are_the_same_at_each_step_of_forgetting_what_ended_long_ago() ->
         if event == "line":
             sys.settrace(None)
             answers.append(tuple(found.verdict(pid, round((now - 200) * 1e9)).service for pid in range(3)))
-            sys.settrace(trace)
+            sys.settrace(trace)  # type: ignore[arg-type]
         return ask
 
     def trace(frame: FrameType, event: str, argument: object) -> object:
