@@ -39,7 +39,7 @@ class TwoProfiles:
     def __init__(self, *profiles: Profile) -> None:
         self._profiles = list(profiles)
 
-    def profile(self, *_: object) -> Profile:
+    def profile_by_windows(self, *_: object) -> Profile:
         return self._profiles.pop(0)
 
 
@@ -62,7 +62,7 @@ def test_functions_of_stored_windows_share_the_time_without_samples() -> None:
             StackCost((2, 0), "", (("service", "web"),), 10**9, 10**9, samples, 1e16 if samples else 0),
         ]
         frames = {(1, 0): ["1"], (2, 0): ["2"]}
-        head = ProfileHead("web", ValueType("cpu", "nanoseconds"), 0, 10**9, ())
+        head = ProfileHead("web", ValueType("cpu", "nanoseconds"), 0, 10**9, 10**9, (), ())
         return profile_of(costs, frames, head)[0]
 
     found = side(100).diff(side(0), normalize="time")

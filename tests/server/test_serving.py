@@ -86,11 +86,12 @@ def test_host_and_version_without_a_window_have_a_gap_and_not_zero(server: Serve
     for label in ("host", "version"):
         answer = server.question("timeline", service="checkout", by=label, **span).json()
         lines = {line["value"]: line["amounts"] for line in answer["series"]}
-        assert sorted(len([each for each in amounts if each is not None]) for amounts in lines.values()) == [1, 2]
+        one, two = sorted(len([each for each in amounts if each is not None]) for amounts in lines.values())
+        assert (one in (1, 2), two) == (True, one + 1), "a window of a step lies in one step or in parts of two"
         assert all(each is None or each > 0 for amounts in lines.values() for each in amounts)
     for chosen in ({"label.host": "h2"}, {"label.version": "2"}):
         (line,) = server.question("timeline", service="checkout", **chosen, **span).json()["series"]
-        assert [each is not None and each > 0 for each in line["amounts"] if each is not None] == [True]
+        assert [each > 0 for each in line["amounts"] if each is not None] in ([True], [True, True])
 
 
 def test_segment_sent_twice_counts_once(server: Served) -> None:

@@ -81,12 +81,12 @@ interface LabelsAnswer {
   labels: Record<string, string[]>;
 }
 
-/** amounts: null where no window is. */
+/** amounts, and rates per recorded second: null where no window is. */
 interface LineAnswer {
   unit: string;
   step: number;
   times: number[];
-  series: { value: string; amounts: (number | null)[] }[];
+  series: { value: string; amounts: (number | null)[]; rates: (number | null)[] }[];
   rest: Rest | null;
 }
 

@@ -12,10 +12,10 @@ function colour(name) {
 /** chosen: what was dragged; null: all of it. @type {(found: LineAnswer, place: Place, chosen: (span: Span | null) => void) => HTMLElement} */
 function timeLine(found, place, chosen) {
   const holder = element("div", { id: "line", role: "img", ariaLabel: lineWords(found) });
-  const per = found.unit === "nanoseconds" ? 1e9 * found.step : found.step;
+  const per = found.unit === "nanoseconds" ? 1e9 : 1;
   const data = /** @type {uPlot.AlignedData} */ ([
     found.times,
-    ...found.series.map(({ amounts }) => amounts.map((amount) => (amount === null ? null : amount / per))),
+    ...found.series.map(({ rates }) => rates.map((rate) => (rate === null ? null : rate / per))),
   ]);
   const series = found.series.map(({ value }, at) => ({
     label: value || "all",

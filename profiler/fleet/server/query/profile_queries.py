@@ -13,12 +13,21 @@ from typing import Any
 
 from pyprof.fleet.server.authorization import Refused
 from pyprof.fleet.server.ingest.segment_to_rows import HOUR_NS, hour_of
-from pyprof.fleet.server.query.rows_to_profile import ProfileHead, Rest, Stack, StackCost, dearest, profile_of
+from pyprof.fleet.server.query.rows_to_profile import (
+    ProfileHead,
+    Rest,
+    Stack,
+    StackCost,
+    dearest,
+    profile_of,
+    spans_without_windows,
+)
 from pyprof.fleet.server.query.sample_selection import SampleQuery
+from pyprof.fleet.server.query.time_line import HostStep, SeriesStep
 from pyprof.fleet.server.store.clickhouse_engine import Engine, StoreError, literal
 from pyprof.fleet.server.store.rollups import HOUR, CountedRows, Rollup, above, choose_rollups
 from pyprof.fleet.server.store.symbol_files import SymbolFiles
-from pyprof.lazy_dataclasses import dataclass, field
+from pyprof.lazy_dataclasses import dataclass, field, replace
 from pyprof.model.analysis.confidence_interval import SamplingBasis
 from pyprof.model.loss_reason_texts import make_note
 from pyprof.model.profile import Profile, ValueType
@@ -39,6 +48,8 @@ _PARTS, _PARTS_OF_ALL = 60, 200
 """Numbers of parts into which a query's span is divided: without labels, and at most for all sets of labels together.
 They limit the accuracy of sample times.
 """
+_MAX_SPANS = 20_000
+"""Maximum number of different ends of windows up to which a profile states the gaps between its windows."""
 _TOO_DEAR = {159, 241}
 """ClickHouse's error numbers of statements that exceeded their limit of time or of memory."""
 
@@ -176,17 +187,6 @@ class ClientQueries:
         )
         return {str(row[0]): Rate(1e9 * float(row[1]), int(row[2]) / 1e9) for row in found}
 
-    def host_steps(self, chosen: SampleQuery, step_ns: int) -> dict[str, set[int]]:
-        """Return for each host the indices of the query's time steps in which a window of that host ended."""
-        found = self._rows(
-            f"SELECT DISTINCT host, intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step "
-            f"FROM {self._of('windows')} WHERE {self._where(chosen)} ORDER BY host, step"
-        )
-        steps: dict[str, set[int]] = {}
-        for host, step in found:
-            steps.setdefault(str(host), set()).add(int(step))
-        return steps
-
     def labels(self, chosen: SampleQuery) -> dict[int, Labels]:
         """Return the labels of each series (label set) of a service.
 
@@ -201,22 +201,29 @@ class ClientQueries:
             raise Refused("too_many_series", f"more than {MAX_SERIES:,} sets of labels are in this span")
         return {int(row[0]): tuple(zip(map(str, row[1]), map(str, row[2]), strict=True)) for row in found}
 
-    def time_line(self, chosen: SampleQuery, step_ns: int) -> list[tuple[int, int]]:
-        """Return (number of the time step, amount) for each time step of the span, for one service or all services."""
-        found = self._rows(
-            f"SELECT intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step, sum(amount) FROM {self._of('windows')} "
-            f"WHERE {self._where(chosen)} GROUP BY step ORDER BY step"
-        )
-        return [(int(row[0]), int(row[1])) for row in found]
+    def host_steps(self, chosen: SampleQuery, step_ns: int) -> list[HostStep]:
+        """Return for each host the time steps of the query that its windows cover, with their amount.
 
-    def series_line(self, chosen: SampleQuery, step_ns: int) -> list[tuple[int, int, int]]:
-        """Return (number of the time step, series, amount) for each series in each time step of the span."""
-        found = self._rows(
-            f"SELECT intDiv(end_ns - 1 - {chosen.from_ns}, {step_ns}) AS step, series, sum(amount) "
-            f"FROM {self._of('window_series')} WHERE {self._listed(chosen)} "
-            "GROUP BY step, series ORDER BY step, series"
+        The windows of one host that end at the same time cover their time once.
+        """
+        windows = (
+            f"SELECT toUInt64(0) AS series, host, end_ns, max(length_ns) AS length, sum(amount) AS amount "
+            f"FROM {self._of('windows')} WHERE {self._where(chosen)} GROUP BY host, end_ns"
         )
-        return [(int(row[0]), int(row[1]), int(row[2])) for row in found]
+        found = self._rows(f"{_spread(windows, chosen.from_ns, step_ns)} ORDER BY step, host")
+        return [HostStep(int(row[0]), str(row[2]), int(row[3]), int(row[4])) for row in found]
+
+    def series_steps(self, chosen: SampleQuery, step_ns: int) -> list[SeriesStep]:
+        """Return the amount of each series on each host in each time step of the query that windows cover."""
+        windows = (
+            "SELECT series, host, end_ns, length_ns AS length, amount FROM "
+            f"(SELECT batch, series, amount FROM {self._of('window_series')} WHERE {self._where(chosen)}) AS costs "
+            "ALL INNER JOIN "
+            f"(SELECT batch, host, end_ns, length_ns FROM {self._of('windows')} WHERE {self._where(chosen)}) AS listed "
+            "USING batch"
+        )
+        found = self._rows(f"{_spread(windows, chosen.from_ns, step_ns)} ORDER BY step, host, series")
+        return [SeriesStep(int(row[0]), int(row[1]), str(row[2]), int(row[3])) for row in found]
 
     def builds(self, chosen: SampleQuery) -> list[tuple[str, str, int, int, int]]:
         """Return the object files that have samples as (path, build ID, amount, amount without function names, amount
@@ -231,17 +238,25 @@ class ClientQueries:
         return [(str(row[0]), str(row[1]), int(row[2]), int(row[3]), int(row[4])) for row in found]
 
     def windows(self, chosen: SampleQuery) -> tuple[str, int]:
-        """Return the unit of the values in the selected windows, and the length of the longest window in
-        nanoseconds.
+        """Return the unit of the values in the selected windows, and the length of a typical window, their median, in
+        nanoseconds. It is 0 without windows.
         """
-        unit, longest = self._rows(
-            f"SELECT any(unit), max(length_ns) FROM {self._of('windows')} WHERE {self._where(chosen)}"
+        unit, count, typical = self._rows(
+            f"SELECT any(unit), count(), quantileExact(0.5)(length_ns) FROM {self._of('windows')} "
+            f"WHERE {self._where(chosen)}"
         )[0]
-        return str(unit) or "nanoseconds", int(longest)
+        return str(unit) or "nanoseconds", int(typical) if int(count) else 0
 
     def profile(self, chosen: SampleQuery) -> Profile:
         """Return the profile of the selected samples. Raise Refused if there are none."""
         return self.profile_with_basis(chosen)[0]
+
+    def profile_by_windows(self, chosen: SampleQuery) -> Profile:
+        """Return the profile of the selected samples with the total time of all hosts' windows as its duration, so a
+        comparison does not depend on the number of hosts. Raise Refused if there are none.
+        """
+        found, _, covered_ns = self._profile(chosen, False)
+        return replace(found, duration_ns=covered_ns, gaps=())
 
     def profile_with_basis(self, chosen: SampleQuery, by_service: bool = False) -> tuple[Profile, SamplingBasis | None]:
         """Return the profile of the selected samples, and the number of samples on which its shares are based
@@ -253,6 +268,13 @@ class ClientQueries:
 
         Raises:
             Refused: There are no such samples.
+        """
+        found, basis, _ = self._profile(chosen, by_service)
+        return found, basis
+
+    def _profile(self, chosen: SampleQuery, by_service: bool) -> tuple[Profile, SamplingBasis | None, int]:
+        """Return the profile of the selected samples, the samples on which its shares are based, and the time of all
+        windows in nanoseconds.
         """
         labels = self.labels(chosen)
         wanted = self._wanted(chosen, labels)
@@ -270,7 +292,8 @@ class ClientQueries:
         texts = self._frames(chosen, counted, {cost.stack for cost in costs})
         whole = rest.amount + sum(cost.value for cost in costs)
         named = self._symbols.make_completer(chosen.tenant) if self._symbols is not None else None
-        return profile_of(costs, texts, self._head(chosen, wanted, rest, whole), named)
+        head = self._head(chosen, wanted, rest, whole)
+        return *profile_of(costs, texts, head, named), head.covered_ns
 
     def has_symbols(self, tenant: str, build_id: str) -> bool:
         return self._symbols is not None and self._symbols.has(tenant, build_id)
@@ -351,15 +374,19 @@ class ClientQueries:
         """
         where = self._where(chosen)
         having = f"SELECT batch FROM {self._of('window_series')} WHERE {where} AND {wanted}"
-        unit, covered, windows = self._rows(
-            f"SELECT any(unit), sum(length_ns), count() FROM {self._of('windows')} WHERE {where} "
-            f"{f'AND batch {self._in()} ({having})' if wanted else ''}"
+        counted = f"FROM {self._of('windows')} WHERE {where} {f'AND batch {self._in()} ({having})' if wanted else ''}"
+        unit, covered, windows, begin, end = self._rows(
+            f"SELECT any(unit), sum(length_ns), count(), min(end_ns - length_ns), max(end_ns) {counted}"
         )[0]
         notes = [make_note("read_from_windows", count=int(windows))]
         if rest.count:
             notes.append(make_note("stacks_left_out", count=rest.count, percent=100 * rest.amount / max(whole, 1)))
-        value_type = ValueType(chosen.type, str(unit))
-        return ProfileHead(chosen.service or "all services", value_type, chosen.from_ns, int(covered), tuple(notes))
+        spans = self._rows(
+            f"SELECT end_ns - max(length_ns), end_ns {counted} GROUP BY end_ns ORDER BY end_ns LIMIT {_MAX_SPANS + 1}"
+        )
+        gaps = spans_without_windows((int(row[0]), int(row[1])) for row in spans) if len(spans) <= _MAX_SPANS else ()
+        value_type, title = ValueType(chosen.type, str(unit)), chosen.service or "all services"
+        return ProfileHead(title, value_type, int(begin), int(end), int(covered), gaps, tuple(notes))
 
     def _rows(self, sql: str) -> list[list[Any]]:
         asked = self._asked
@@ -423,3 +450,35 @@ class ClientQueries:
 def _by_stack(counted: CountedRows) -> str:
     """Return an SQL statement for the total cost of each stack."""
     return counted.summed("samples", {"stack": "stack", "stack2": "stack2"}, {"whole": "value"})
+
+
+def _spread(windows: str, from_ns: int, step_ns: int) -> str:
+    """Return an SQL statement that distributes the amounts of windows evenly over the time that they cover.
+
+    Its columns are the number of the time step, series, host, the amount in the step and the covered time of the step
+    in nanoseconds. What a window has from the time before `from_ns` is left out. The parts of a window are differences
+    of its rounded running amount, so their sum is exact.
+
+    Args:
+        windows: SQL statement with the columns series, host, end_ns, length and amount.
+    """
+    spans = (
+        f"SELECT series, host, amount, greatest(length, 1) AS lasted, end_ns - {from_ns} AS till, "
+        "till - lasted AS since "
+        f"FROM ({windows}) AS found"
+    )
+    first, last = f"intDiv(greatest(since, 0), {step_ns})", f"intDiv(till - 1, {step_ns})"
+    steps = (
+        "SELECT series, host, amount, lasted, till, since, "
+        f"{first} + arrayJoin(range(toUInt64({last} - {first} + 1))) AS step FROM ({spans}) AS spans"
+    )
+    parts = (
+        "SELECT series, host, step, amount, lasted, "
+        f"greatest(since, toInt64(step * {step_ns})) AS low, least(till, toInt64((step + 1) * {step_ns})) AS high, "
+        f"greatest(low, 0) - since AS before, high - since AS after FROM ({steps}) AS steps"
+    )
+    amount = "toInt64(round(amount * (after / lasted))) - toInt64(round(amount * (before / lasted)))"
+    return (
+        f"SELECT step, series, host, sum({amount}), sum(after - before) FROM ({parts}) AS parts "
+        "GROUP BY step, series, host"
+    )

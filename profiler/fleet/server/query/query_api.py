@@ -14,6 +14,7 @@ from pyprof.exporters.base import ExportOptions
 from pyprof.fleet.server.authorization import Refused
 from pyprof.fleet.server.query.profile_queries import ClientQueries
 from pyprof.fleet.server.query.sample_selection import LABEL, SampleQuery, selection, whole_number
+from pyprof.fleet.server.query.time_line import Coverage, add_idle_time, lines_by_label, total_line
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.analysis.confidence_interval import CONFIDENCE, SamplingBasis
 from pyprof.model.analysis.function_costs import Function, costs, functions_of
@@ -89,46 +90,43 @@ def labels(store: ClientQueries, tenant: str, words: Words) -> Answer:
 
 
 def timeline(store: ClientQueries, tenant: str, words: Words) -> Answer:
-    """Answer a query with the amounts of each time step: one line for each value of the label `by`, largest first.
+    """Answer a query with the amounts and rates of each time step: one line for each value of the label `by`, largest
+    first.
 
-    An amount is null for a time step without a window of that value: a host that was not recorded did not use zero
-    seconds. For labels other than the host, it is not known whether a value without samples was recorded.
+    Both are null for a time step without a window of that value: a host that was not recorded did not use zero seconds.
+    For labels other than the host, it is not known whether a value without samples was recorded. A step is at least
+    half a typical window, so a missing window is seen.
     """
     chosen, points = selection(tenant, words), whole_number(words, "points", _POINTS, _MAX_POINTS)
-    unit, longest_ns = store.windows(chosen)
-    step_ns = max(chosen.length_ns // points, longest_ns, 10**9)
-    covered = dict(store.time_line(chosen, step_ns))
-    steps = -(-chosen.length_ns // step_ns)
-    by = words.get("by", "")
-    sums: dict[str, dict[int, int]] = {}
+    unit, typical_ns = store.windows(chosen)
+    step_ns = max(chosen.length_ns // points, typical_ns // 2, 10**9)
+    found, by = store.host_steps(chosen, step_ns), words.get("by", "")
+    coverage = Coverage(found, step_ns)
     if not by and not chosen.labels:
-        sums[""] = covered
+        lines = {"": total_line(found)}
     else:
-        known = store.labels(chosen)
-        for step, series, amount in store.series_line(chosen, step_ns):
-            own = dict(known.get(series, ()))
-            if set(chosen.labels) <= set(own.items()):
-                line = sums.setdefault(own.get(by, "(none)") if by else "", {})
-                line[step] = line.get(step, 0) + amount
-    hosts = [value for name, value in chosen.labels if name == "host"]
-    is_by_hosts = len(hosts) == len(chosen.labels) and by in ("", "host")
-    recorded = store.host_steps(chosen, step_ns) if is_by_hosts and (hosts or by) else {"": set(covered)}
-
-    def absent(value: str, step: int) -> int | None:
-        """Return the amount to show for a time step without samples: 0 if the host was recorded in this time. Return
-        None if it was not, or if that is not known.
-        """
-        host = hosts[0] if hosts and not by else value
-        return 0 if is_by_hosts and step in recorded.get(host, ()) else None
-
-    ordered = sorted(sums.items(), key=lambda line: (-sum(line[1].values()), line[0]))
-    lines = [
-        {"value": value, "amounts": [line.get(step, absent(value, step)) for step in range(steps)]}
+        lines = lines_by_label(store.series_steps(chosen, step_ns), store.labels(chosen), chosen.labels, by)
+        hosts = [value for name, value in chosen.labels if name == "host"]
+        if len(hosts) == len(chosen.labels) and by in ("", "host"):
+            add_idle_time(lines, coverage, {value: (value if by else hosts[0]) for value in lines})
+    steps = range(-(-chosen.length_ns // step_ns))
+    ordered = sorted(lines.items(), key=lambda line: (-line[1].total, line[0]))
+    series = [
+        {
+            "value": value,
+            "amounts": [line.amount(step) for step in steps],
+            "rates": [_significant(line.rate(step, coverage)) for step in steps],
+        }
         for value, line in ordered[:_MAX_LINES]
     ]
-    times = [(chosen.from_ns + (step + 0.5) * step_ns) / 1e9 for step in range(steps)]
-    rest = _rest([sum(line.values()) for _, line in ordered[_MAX_LINES:]])
-    return {"unit": unit, "step": step_ns / 1e9, "times": times, "series": lines, "rest": rest}
+    times = [(chosen.from_ns + (step + 0.5) * step_ns) / 1e9 for step in steps]
+    rest = _rest([line.total for _, line in ordered[_MAX_LINES:]])
+    return {"unit": unit, "step": step_ns / 1e9, "times": times, "series": series, "rest": rest}
+
+
+def _significant(rate: float | None) -> float | None:
+    """Return a rate without the digits that depend on the order in which the hosts' rates were added."""
+    return None if rate is None else float(f"{rate:.9g}")
 
 
 def functions(store: ClientQueries, tenant: str, words: Words) -> Answer:
@@ -279,7 +277,7 @@ def diff(store: ClientQueries, tenant: str, words: Words) -> tuple[bytes, str, s
     name = words.get("format", "") or "html"
     try:
         writer = find_writer("", name)
-        found = store.profile(first).diff(store.profile(second), normalize="time")
+        found = store.profile_by_windows(first).diff(store.profile_by_windows(second), normalize="time")
     except UsageError as error:
         raise Refused("bad_question", str(error)) from None
     out = io.BytesIO()

@@ -15,6 +15,8 @@ from pyprof.model.thread_identity import Labels
 
 Named = Callable[[Frame, str, int], Frame]
 Stack = tuple[int, int]
+_MIN_GAP_NS = 10**9
+"""Minimum length of a gap between windows in nanoseconds. Windows that follow one another differ by less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +63,19 @@ class ProfileHead:
     """The properties of a profile that was merged from windows, apart from its samples.
 
     Attributes:
-        covered_ns: Time that windows cover, in nanoseconds.
+        start_ns: Begin of the first window since the epoch, in nanoseconds.
+        end_ns: End of the last window.
+        covered_ns: Time of all windows, in nanoseconds. It exceeds the time between them if there are several hosts.
+        gaps: Times between `start_ns` and `end_ns` that no window covers.
         notes: Notes for the summary.
     """
 
     title: str
     value_type: ValueType
-    from_ns: int
+    start_ns: int
+    end_ns: int
     covered_ns: int
+    gaps: tuple[tuple[int, int], ...]
     notes: tuple[Note, ...]
 
 
@@ -78,7 +85,8 @@ def profile_of(
     """Return a profile of stack costs, and the number of samples on which its shares are based (SamplingBasis). The
     latter is None if values are measured and not sampled.
 
-    The times of samples are those of the parts of the span. The duration is the time that windows cover.
+    The times of samples are those of the parts of the span. The duration is the time from the first window's begin to
+    the last one's end: for a time axis, and for pprof's header, which states the total as a percentage of the duration.
 
     Args:
         costs: Costs of the stacks.
@@ -89,20 +97,36 @@ def profile_of(
     builder = Builder()
     numbers: dict[str, int] = {}
     stacks: dict[Stack, int] = {}
+    lasted_ns = max(head.end_ns - head.start_ns, 0)
     for cost in sorted(costs, key=lambda each: (each.end_ns, each.stack, each.thread, each.labels)):
         node = stacks.get(cost.stack)
         if node is None:
             node = stacks[cost.stack] = builder.add_stack(_numbers(builder, numbers, frames.get(cost.stack, ()), named))
         thread = ThreadInfo(0, 0, cost.thread, "", labels=cost.labels)
-        builder.add_sample(node, (cost.count, cost.value), thread, max(cost.end_ns - head.from_ns, 0))
+        builder.add_sample(node, (cost.count, cost.value), thread, min(max(cost.end_ns - head.start_ns, 0), lasted_ns))
     kinds = (ValueType("samples", "count"), head.value_type)
-    about = About(head.title, kinds, head.notes, head.from_ns, head.covered_ns, 1, Summary())
+    about = About(head.title, kinds, head.notes, head.start_ns, lasted_ns, 1, Summary())
     found = builder.build(about)
     samples, notes = int(found.values[:, 0].sum()), found.summary.notes
     if (basis := _basis(costs, head.value_type)) is not None:
         percent, width = 100 * basis.sampled, 100 * basis.half_width
         notes = (*notes, make_note("shares_of_windows", samples=basis.samples, percent=percent, width=width))
-    return replace(found, summary=replace(found.summary, samples=samples, notes=notes)), basis
+    return replace(found, gaps=head.gaps, summary=replace(found.summary, samples=samples, notes=notes)), basis
+
+
+def spans_without_windows(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return the times between windows that no window covers.
+
+    Args:
+        spans: (begin, end) of windows in any order.
+    """
+    found: list[tuple[int, int]] = []
+    until = 0
+    for begin, end in sorted(spans):
+        if until and begin - until >= _MIN_GAP_NS:
+            found.append((until, begin))
+        until = max(until, end)
+    return tuple(found)
 
 
 def _basis(costs: Iterable[StackCost], kind: ValueType) -> SamplingBasis | None:
