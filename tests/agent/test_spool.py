@@ -182,6 +182,21 @@ def test_spool_whose_folder_was_removed_counts_what_sinks_lack_and_goes_on(tmp_p
     assert not list((folder / "sofar").iterdir())
 
 
+def test_spool_whose_files_were_removed_finds_that_and_keeps_unfinished_windows(tmp_path: Path) -> None:
+    found = Spool(str(tmp_path), Caps(), Diagnostics(), sinks=("nas",), clock=lambda: 0)
+    found.open()
+    assert found.store_window([segment(1), segment(2)])
+    assert found.save("0" * 32, 3, b"checkpoint")
+    assert not found.is_removed()
+    for path in tmp_path.glob("*/*/*.pb.gz"):
+        path.unlink()
+    assert found.is_removed()
+    found.reopen()
+    assert not found.is_removed()
+    assert (len(found.inventory), found.recovered, len(list((tmp_path / "sofar").iterdir()))) == (2, 0, 1)
+    assert len(list(found.queued("nas"))) == 2, "hard links of the queue are still there"
+
+
 def test_one_agent_has_the_spool(tmp_path: Path) -> None:
     lock = locked(str(tmp_path / "spool"))
     assert lock

@@ -260,22 +260,30 @@ class Agent:
             self._say("warning", "control socket failed", error=str(error))
 
     def _restore_spool(self) -> None:
-        """Create the folder of the spool again, with its lock and its control socket, if something has removed it."""
+        """Create what the agent needs in its spool again if something has removed the folder or emptied it."""
         root = self.spool.root
         try:
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.stat(root), os.fstat(self._lock)):
-                    return
-            lock = locked(root)
-            os.close(self._lock)
-            self._lock = lock
-            error = f"{root}: the folder was removed while the agent used it; the agent has created it again"
+            if not self._is_own_folder():
+                lock = locked(root)
+                os.close(self._lock)
+                self._lock = lock
+                error = f"{root}: the folder was removed while the agent used it; the agent has created it again"
+            elif self._socket.is_removed() or self._minutes.is_removed() or self.spool.is_removed():
+                error = f"{root}: files were removed while the agent used them; the agent has created what it needs"
+            else:
+                return
             self._conditions.begin("spool_failed", error, "find out what removed it")
             self.spool.reopen()
             self._minutes.open()
             self._open_socket()
         except (PyprofError, OSError) as error:
             self._report_disk(str(error))
+
+    def _is_own_folder(self) -> bool:
+        """Return True if the path of the spool is still the folder that the agent has locked."""
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.stat(self.spool.root), os.fstat(self._lock))
+        return False
 
     def _keep_budget(self) -> None:
         starts = sum(lane.starts for lane in self._lanes)
@@ -402,7 +410,8 @@ class Agent:
                 spool_bytes=inventory.bytes,
                 **({"dropped": dropped} if dropped else {}),
             )
-            if kept and profile.summary.samples and not self._minutes.store_window(profile):
+            has_copy = not (kept and profile.summary.samples) or self._minutes.store_window(profile)
+            if not has_copy and not self._minutes.is_removed():  # _restore_spool() creates the folder again
                 self._report_disk(
                     "the copy of a window for pyprof agent record was not stored; the spool has the window"
                 )

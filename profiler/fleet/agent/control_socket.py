@@ -335,6 +335,16 @@ class ControlSocket:
         self._listener = listener
         threading.Thread(target=self._listen, args=(listener,), name="pyprof socket", daemon=True).start()
 
+    def is_removed(self) -> bool:
+        """Return True if the agent listens and something has removed the socket's file."""
+        if self._listener is None:
+            return False
+        try:
+            os.stat(NAME, dir_fd=self._folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return True
+        return False
+
     def close(self, until: float = 0.0) -> None:
         """Stop listening at the control socket. Wait, at most until a monotonic time, for clients that are being
         served.

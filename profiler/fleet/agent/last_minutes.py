@@ -56,6 +56,10 @@ class LastMinutes:
             if name.startswith(begin) and name.endswith(end):
                 os.unlink(f"{self._kept.folder}/{name}")
 
+    def is_removed(self) -> bool:
+        """Return True if the folder, which open() has created, is gone."""
+        return not os.path.isdir(self._kept.folder)
+
     def store_window(self, profile: Profile) -> bool:
         """Store a window of the last minutes, and return True if that succeeded."""
         self._number = max(self._number + 1, time.time_ns() // 1_000_000)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import errno
 import heapq
+import os
 import re
 import time
 from collections import Counter
@@ -240,6 +241,7 @@ class Spool:
         self._unrecovered: dict[str, list[str]] = {}  # checkpoints that the disk had no room to restore, by window
         self._over: list[str] = []
         self._saved_ns = 0
+        self._newest: SegmentName | None = None
 
     def open(self) -> None:
         """Find the existing segments of the spool by names and sizes, and delete unfinished files.
@@ -247,31 +249,51 @@ class Spool:
         Raises:
             OSError: The spool cannot be read.
         """
+        self._find_segments()
+        self._recover()
+        self._find_refused()
+
+    def _find_segments(self) -> None:
         for place in ("", *self._queues):
             for name, size in self._segments(place):
                 self.inventory.add_segment(name, size, place)
-        self._recover()
+
+    def _find_refused(self) -> None:
         for reason in self._disk.list_folder(f"{self.root}/{ASIDE}"):
             folder = f"{ASIDE}/{reason.name}"
             self._refused[reason.name] = sorted(f.name for f in self._disk.list_folder(f"{self.root}/{folder}"))
         self.keep_within()
 
     def reopen(self) -> None:
-        """Find the segments of the spool again after its folder was removed and another one was created. Removed
-        segments that a sink had not accepted count as lost. Segments that wait in memory stay.
+        """Find the segments of the spool again after its folder or its files were removed. Removed segments that a sink
+        had not accepted count as lost. Segments that wait in memory stay, and so do checkpoints of unfinished windows
+        that are still there.
 
         Raises:
             OSError: The spool cannot be read.
         """
         before, self.inventory = self.inventory, Inventory()
-        for places in (self._refused, self._saved, self._unrecovered):
-            places.clear()
-        self._over = []
-        self.open()
+        self._refused.clear()
+        for places in (self._saved, self._unrecovered):
+            for window, paths in list(places.items()):
+                places[window] = [path for path in paths if os.path.exists(path)]
+        self._find_segments()
+        if not any((self._over, *self._saved.values(), *self._unrecovered.values())):
+            self._recover()  # a folder that another agent has left
+        self._find_refused()
         for place in self._queues:
             removed = before.place(place).names.keys() - self.inventory.place(place).names.keys()
             if removed:
                 self.lost[place.removeprefix(f"{QUEUE}/")] += len(removed)
+
+    def is_removed(self) -> bool:
+        """Return True if something else has removed the newest segment of the spool."""
+        newest = self._newest
+        return (
+            newest is not None
+            and "" in self.inventory.places(newest)
+            and not os.path.exists(self._path("", newest.path))
+        )
 
     def probe(self) -> None:
         """Write and delete a file at the agent's start, so that `failure` states the error if the spool cannot be
@@ -438,6 +460,7 @@ class Spool:
             self._take_back(name, part)
             raise
         self.inventory.add_segment(name, len(segment.data))
+        self._newest = name
 
     def _write_synced(self, path: str, data: bytes) -> None:
         fd = self._disk.create(path)
