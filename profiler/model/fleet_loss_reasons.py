@@ -154,7 +154,8 @@ REQUESTS = (
     Reason("no_token", Stage.SERVER, "This server requires a token.", hint="send the header Authorization: Bearer "
            "TOKEN"),
     Reason("wrong_token", Stage.SERVER, "No tenant has this token.",
-           hint="send the tenant's token; that of an agent is the first line of its sink's token_file"),
+           hint="queries and the page need the tenant's read token (read_token_file of the server); agents need its "
+           "write token (token_file of the sink)"),
     Reason("wrong_role", Stage.SERVER, "The token has the other role: one token writes, another one reads.",
            hint="use the tenant's write token for agents, its read token for queries"),
     Reason("no_such_page", Stage.SERVER, "The server has no such page."),
@@ -186,6 +187,12 @@ REQUESTS = (
     Reason("disk_full", Stage.SERVER, "The server's disk is full. The segment is not stored; older ones stay.",
            hint="free space on the server's disk, or set a smaller retention.max_bytes"),
 )
+
+FILES_MISSING = Reason(
+    "files_missing", Stage.SERVER,
+    "Files of windows are gone, which the database still has: after a restore, or because something removed them.",
+    hint="find out what removed them; pyprof agent resend brings them back, pyprof server --rebuild forgets them")
+"""Condition of the server that is no reason for a refusal."""
 
 ASKS = (
     Reason("ask_not_allowed", Stage.AGENT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -16,10 +17,12 @@ from pathlib import Path
 import pytest
 
 from pyprof.errors import UsageError
+from pyprof.fleet.file_system_calls import Disk
 from pyprof.fleet.server import start_and_shutdown
 from pyprof.fleet.server.authorization import INTERVAL_S, STATUS, UNLOGGED, RefusalLog
 from pyprof.fleet.server.config import ServerConfig
 from pyprof.fleet.server.health_and_metrics import DISK_FULL, FAILURES, STORE_FAILED, ServerHealth
+from pyprof.fleet.server.ingest.segment_files import SegmentFiles
 from pyprof.fleet.server.store.clickhouse_engine import StoreError
 from pyprof.lazy_dataclasses import replace
 from tests.server.cluster import cluster
@@ -217,7 +220,9 @@ def test_full_disk_turns_health_red_and_room_turns_it_green(tmp_path: Path) -> N
         others.write_bytes(bytes((room.f_bavail - 4) * room.f_bsize))
         while (answer := client.ask("/healthz")).status == 200:
             time.sleep(0.01)
-        assert DISK_FULL in [each["reason"] for each in answer.json()["failures"]]
+        (failure,) = (each for each in answer.json()["failures"] if each["reason"] == DISK_FULL)
+        assert failure["error"] == f"{disk}/segments: No space left on device"
+        assert failure["hint"].startswith("free space on the server's disk")
         assert f'pyprof_server_failing{{reason="{DISK_FULL}"}} 1' in client.ask("/metrics").body.decode()
         others.unlink()
         while client.ask("/healthz").status != 200:
@@ -226,7 +231,27 @@ def test_full_disk_turns_health_red_and_room_turns_it_green(tmp_path: Path) -> N
         assert client.process.stderr is not None
         client.process.terminate()
         lines = [json.loads(line) for line in client.process.stderr.read().splitlines()]
-    assert [line["event"] for line in lines if line.get("reason") == DISK_FULL] == ["unhealthy", "healthy again"]
+    said = [line for line in lines if line.get("reason") == DISK_FULL]
+    assert [line["event"] for line in said] == ["unhealthy", "healthy again"]
+    assert (said[0]["error"], said[0]["hint"]) == (failure["error"], failure["hint"])
+
+
+def test_folder_that_takes_no_files_for_its_rights_is_not_called_full(tmp_path: Path) -> None:
+    log = Log()
+    files = SegmentFiles(str(tmp_path / "segments"), ReadOnly())
+    health = ServerHealth({DISK_FULL: lambda: start_and_shutdown.check_folder(files)}, log)
+    health.check_now()
+    files.close()
+    assert health.failures == {DISK_FULL: f"{tmp_path}/segments: Read-only file system"}
+    assert health.hint(DISK_FULL) == f"check the disk and the rights of {tmp_path}/segments"
+    assert log.lines[0][2]["hint"] == health.hint(DISK_FULL)
+
+
+class ReadOnly(Disk):
+    """A disk that takes no new file."""
+
+    def create(self, path: str) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
 
 def test_refused_window_is_logged_with_its_reason_and_client(tmp_path: Path) -> None:

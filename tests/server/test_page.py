@@ -139,6 +139,26 @@ def test_range_that_is_dragged_stands_in_the_address_and_chooses_the_picture(bro
     assert complaints(browser) == []
 
 
+def test_reader_without_and_with_a_wrong_token_is_told_once_what_a_reader_needs(
+    browser: Browser, tmp_path: Path
+) -> None:
+    token, config = tmp_path / "read.token", tmp_path / "server.toml"
+    token.write_text("secret-0123456789abc")
+    token.chmod(0o600)
+    config.write_text(f'[[tenant]]\nname = "a"\nread_token_file = "{token}"\n')
+    with served(tmp_path / "data", "--config", str(config)) as client:
+        browser.call("Page.navigate", url=f"http://127.0.0.1:{client.port}/")
+        until(browser, "document.readyState === 'complete' && typeof goTo === 'function'")
+        until(browser, "document.getElementById('login').open")
+        text = browser.run("document.body.innerText")
+        assert text.count("This server requires a token.") == 1
+        assert "Authorization" not in text
+        why = "document.getElementById('login-why').textContent"
+        browser.run("document.getElementById('token').value = 'wrong'; document.getElementById('enter').click()")
+        until(browser, f"{why}.includes('No tenant has this token')")
+        assert "read_token_file" in browser.run(why)
+
+
 def test_two_versions_are_compared(browser: Browser, server: Served) -> None:
     opened(browser, server, "?service=checkout&a=version%3D1&b=version%3D2")
     source = browser.run("document.getElementById('picture').src")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import time
 from collections.abc import Callable, Container, Sequence
@@ -289,6 +290,32 @@ def test_window_that_comes_while_the_database_is_behind_counts_once(tmp_path: Pa
     assert engine.given["windows"] == 2
     engine.listed = []
     assert indexer.catch_up() == 2, "a database that was lost gets both again"
+    files.close()
+
+
+def test_files_that_are_removed_while_the_server_runs_are_found_and_said_once(tmp_path: Path) -> None:
+    engine, books, files = Kept(), TenantStackCaches(), SegmentFiles(str(tmp_path / "data"))
+    said: list[tuple[str, dict[str, object]]] = []
+    indexer = Indexer(
+        files,
+        Store(engine),
+        books,
+        Retention(1e9, 1 << 40, 1e9),
+        lambda _, event, **fields: said.append((event, fields)),
+        lambda _: None,
+    )
+    names = [rows(window(seed, 40, 30), books.get_cache("default")).name for seed in (1, 2, 3)]
+    for name in names:
+        assert files.store_segment("default", name, export("pprof", window(1, 40, 30), EVIDENCE))
+    engine.listed = [["default", name.path] for name in names]
+    indexer.check_files()
+    assert (indexer.without_file, said) == (0, [])
+    for name in names[1:]:
+        os.unlink(f"{files.root}/default/{name.path}")
+    for _ in range(2):
+        indexer.check_files()
+        assert indexer.without_file == 2
+    assert [(event, fields["windows"]) for event, fields in said] == [("windows without a file", 2)]
     files.close()
 
 

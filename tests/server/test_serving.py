@@ -507,6 +507,8 @@ def test_windows_sent_again_after_a_restore_count_once(tmp_path: Path) -> None:
             client.until_indexed(3, service="kept")
             client.until_indexed(in_database, service="later")
             assert f"pyprof_server_windows_without_file {in_database}" in client.ask("/metrics").body.decode()
+            health = client.ask("/healthz")
+            assert (health.status, b"files_missing" in health.body) == (200, bool(in_database))
             assert {client.push(each).status for each in kept} == {409}
             assert {client.push(each).status for each in later} == {200}
             client.until_indexed(4, service="later")

@@ -55,7 +55,7 @@ def life(version: int, *stores: str) -> dict[str, Any]:
 def check_rolled(found: dict[str, Any]) -> None:
     """Assert that each window counts once, wherever its rows are."""
     assert found["before"] == found["killed"] == found["rolled"]
-    assert found["moments"][1:] == [[-60, 0, 60, 120], [31, 60, 120]], "a long span has hours"
+    assert found["moments"][1:] == [[-1, 0, 60, 120], [36, 60, 120]], "a long span has hours"
     assert (found["not ended"], found["due"], found["due then"]) == (1, [-1, 0, 1, 2], [])
 
 

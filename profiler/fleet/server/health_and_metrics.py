@@ -28,6 +28,11 @@ reasons.
 """
 SENTENCES = {reason.name: reason.sentence for reason in REQUESTS}
 """The sentence of each reason for which the server refuses a request or is unhealthy."""
+_HINTS = {reason.name: reason.hint for reason in REQUESTS}
+
+
+class CheckFailed(PyprofError):
+    """A health check found a failure. The hint says what helps against it."""
 
 
 class ServerHealth:
@@ -50,6 +55,7 @@ class ServerHealth:
         self._say = say
         self.reload_error = ""
         self._failures: dict[str, str] = {}
+        self._hints: dict[str, str] = {}
         self._checked: set[str] = set()
         self._began: dict[str, float] = {}
         self._ending = threading.Event()
@@ -77,13 +83,25 @@ class ServerHealth:
         with self._lock:
             return dict(self._failures)
 
-    def report_failure(self, reason: str, text: str = "") -> None:
-        """Note that the server cannot do a part of its work, for a reason of FAILURES."""
+    def hint(self, reason: str) -> str:
+        """Return what helps against a failure, "" if nothing is known."""
+        with self._lock:
+            return self._hints.get(reason, "")
+
+    def report_failure(self, reason: str, text: str = "", hint: str = "") -> None:
+        """Note that the server cannot do a part of its work, for a reason of FAILURES.
+
+        Args:
+            text: What is wrong, "" for the sentence of the reason.
+            hint: What helps, "" for the hint of the reason.
+        """
+        hint = hint or _HINTS[reason]
         with self._lock:
             is_new = reason not in self._failures
-            self._failures[reason] = text or SENTENCES[reason]
+            self._failures[reason], self._hints[reason] = text or SENTENCES[reason], hint
         if is_new:
-            self._say("error", "unhealthy", reason=reason, error=text or SENTENCES[reason])
+            more = {"hint": hint} if hint else {}
+            self._say("error", "unhealthy", reason=reason, error=text or SENTENCES[reason], **more)
 
     def report_success(self, reason: str) -> None:
         """Note that a reason for which the server was unhealthy no longer holds."""
@@ -104,14 +122,16 @@ class ServerHealth:
 
     def _check(self, reason: str) -> None:
         self._began[reason] = time.monotonic()
-        failure = ""
+        failure = hint = ""
         try:
             self._checks[reason]()
+        except CheckFailed as error:
+            failure, hint = str(error), error.hint
         except Exception as error:  # noqa: BLE001 - without this thread /healthz would never change again
             failure = str(error) if isinstance(error, OSError | PyprofError) else f"{type(error).__name__}: {error}"
         self._began.pop(reason)
         if failure:
-            self.report_failure(reason, failure)
+            self.report_failure(reason, failure, hint)
         else:
             self.report_success(reason)
         self._checked.add(reason)

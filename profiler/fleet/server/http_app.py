@@ -27,6 +27,7 @@ from pyprof.fleet.server.request_limits import BodyRateLimit, Receive, Scope, Se
 from pyprof.fleet.server.start_and_shutdown import ServerParts
 from pyprof.fleet.server.store.clickhouse_engine import StoreError
 from pyprof.fleet.server.store.database import MAX_SILENCE_S
+from pyprof.model.fleet_loss_reasons import FILES_MISSING
 from pyprof.model.untrusted_text import dump_json
 
 _PAGE_POLICY = (
@@ -62,7 +63,7 @@ class FleetServer:
 
     def __init__(self, config: ServerConfig, parts: ServerParts) -> None:
         self._config, self._store, self._numbers = config, parts.store, parts.numbers
-        self._symbols, self._health = parts.symbols, parts.health
+        self._symbols, self._health, self._indexer = parts.symbols, parts.health, parts.indexer
         self.access = Access(config.tenants)
         self._taking = IngestApp(config, parts, self.access)
         found = {name: _asset(room, name) for room, names in (_OWN, _SHARED) for name in names}
@@ -141,15 +142,22 @@ class FleetServer:
 
     async def _answer_health(self, _request: Request) -> Response:
         """Answer a request for /healthz with 200, or with 503 and the reasons for which the server cannot do its work.
-        A failed reload is stated with 200, because the server continues with its previous tokens.
+        A failed reload and missing files are stated with 200, because the server continues: with its previous tokens,
+        and with the rows of its database.
         """
         failures = self._health.failures
         status = 503 if failures else 200
+        found = [
+            {"reason": reason, "error": text, "hint": self._health.hint(reason)} for reason, text in failures.items()
+        ]
         if self._health.reload_error:
-            failures[RELOAD_FAILED] = self._health.reload_error
-        if not failures:
+            error, hint = self._health.reload_error, "pyprof server --config FILE --check"
+            found.append({"reason": RELOAD_FAILED, "error": error, "hint": hint})
+        if count := self._indexer.without_file:
+            error = f"{FILES_MISSING.sentence} Windows: {count:,}."
+            found.append({"reason": FILES_MISSING.name, "error": error, "hint": FILES_MISSING.hint})
+        if not found:
             return Response("ok\n", 200, SAFE, "text/plain")
-        found = [{"reason": reason, "error": text} for reason, text in failures.items()]
         return Response(dump_json({"failures": found}), status, SAFE, JSON)
 
     async def _answer_ready(self, request: Request) -> Response:
@@ -159,7 +167,7 @@ class FleetServer:
         if self._health.is_checked:
             return await self._answer_health(request)
         starting = Refused("starting")
-        found = [{"reason": starting.reason, "error": str(starting)}]
+        found = [{"reason": starting.reason, "error": str(starting), "hint": starting.hint}]
         return Response(dump_json({"failures": found}), starting.status, SAFE, JSON)
 
     def _tenant(self, role: str, request: Request) -> str:

@@ -19,11 +19,12 @@ from pyprof.fleet.server.health_and_metrics import (
     SENTENCES,
     STORE_FAILED,
     STORE_REBUILDING,
+    CheckFailed,
     ServerHealth,
     ServerMetrics,
 )
 from pyprof.fleet.server.ingest.database_indexer import Indexer, Retention
-from pyprof.fleet.server.ingest.segment_files import SegmentFiles
+from pyprof.fleet.server.ingest.segment_files import FULL, SegmentFiles
 from pyprof.fleet.server.ingest.stack_caches import TenantStackCaches
 from pyprof.fleet.server.store import local_database
 from pyprof.fleet.server.store.clickhouse_engine import Engine, StoreAddress, StoreError, opened
@@ -85,7 +86,7 @@ def parts(config: ServerConfig, say: Say, is_new: bool = False) -> Iterator[Serv
                 waiting[0].check()
 
             def check_disk() -> None:
-                files.check()
+                check_folder(files)
                 if isinstance(engine, local_database.LocalEngine):
                     engine.check_room()
 
@@ -117,6 +118,20 @@ def parts(config: ServerConfig, say: Say, is_new: bool = False) -> Iterator[Serv
             store.close()
     finally:
         files.close()
+
+
+def check_folder(files: SegmentFiles) -> None:
+    """Check that the folder of the segments takes files.
+
+    Raises:
+        CheckFailed: It does not. The text names the folder, the hint what helps.
+    """
+    try:
+        files.check()
+    except OSError as error:
+        about = f"{files.root}: {error.strerror or type(error).__name__}"
+        hint = "" if error.errno in FULL else f"check the disk and the rights of {files.root}"
+        raise CheckFailed(about, hint) from None
 
 
 def serve(

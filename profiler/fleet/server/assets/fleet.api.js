@@ -46,6 +46,7 @@ async function ask(path, words) {
 async function refusalOf(answer) {
   try {
     const { reason, error, hint } = await answer.json();
+    if (reason === "no_token") return new Refusal(answer.status, reason, String(error));
     const text = hint ? `${String(error).replace(/\.$/, "")}. Hint: ${hint}.` : String(error);
     return new Refusal(answer.status, String(reason), text);
   } catch {

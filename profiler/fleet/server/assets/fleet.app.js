@@ -35,8 +35,9 @@ async function show() {
     if (mine === place) content.replaceChildren(...parts);
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") return;
-    if (error instanceof Refusal && error.status === 401) askForToken(error.message);
-    content.replaceChildren(errorElement(error));
+    const isLocked = error instanceof Refusal && error.status === 401;
+    if (isLocked) askForToken(error.message);
+    content.replaceChildren(isLocked ? element("p", { className: "hint" }, "Reload the page to enter a token.") : errorElement(error));
   } finally {
     if (mine === place) content.ariaBusy = "false";
   }

@@ -30,6 +30,10 @@ _FEW = 100
 of rows cost least.
 """
 _LOOK_S = 600.0
+_SAMPLE_S, _SAMPLED = 60.0, 200
+"""Interval in seconds of the check whether segments in the database still have files, and the number of segments that
+it draws. If one has no file, the server checks all.
+"""
 _FAILURE_LOG_S = 60.0
 """Minimum time between two log lines about the same database failure, in seconds."""
 _DAY_S = 86_400
@@ -122,6 +126,7 @@ class Indexer:
         self._arrived = threading.Event()
         self._lock = threading.Lock()
         self._next_look = self._next_block = 0.0
+        self._next_sample = time.monotonic() + _SAMPLE_S
         self._thread = threading.Thread(target=self._run, name="pyprof index", daemon=True)
 
     def start(self) -> None:
@@ -175,6 +180,9 @@ class Indexer:
             try:
                 if self._without_file is None:
                     self._without_file = self._find_without_file()
+                elif time.monotonic() >= self._next_sample:
+                    self._next_sample = time.monotonic() + _SAMPLE_S
+                    self.check_files()
                 self._bring_in()
                 if ending:
                     return
@@ -217,6 +225,19 @@ class Indexer:
             first, last = (f"{datetime.fromtimestamp(end_ns // 10**9, UTC):{_TIME}}" for end_ns in (ends[0], ends[-1]))
             self._say("warning", "windows without a file", windows=len(listed), first=first, last=last)
         return listed
+
+    def check_files(self) -> None:
+        """Check a random sample of the segments in the database for files that were removed while the server runs. If
+        one is gone, find all of them.
+
+        Raises:
+            StoreError: The database failed.
+            OSError: A folder cannot be read.
+        """
+        known = self._without_file or set()
+        sample = self._store.sample_listed(_SAMPLED)
+        if any((tenant, path) not in known and not self._files.has(tenant, path) for tenant, path in sample):
+            self._without_file = self._find_without_file()
 
     def _bring_in(self) -> None:
         """Insert all queued segments into the database as one block of rows. Segments that arrive meanwhile go into the

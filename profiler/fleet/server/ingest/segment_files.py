@@ -71,6 +71,16 @@ class SegmentFiles:
             raise
         return new
 
+    def has(self, tenant: str, path: str) -> bool:
+        """Return True if the file of a segment is there, or if that cannot be known because the disk fails."""
+        try:
+            os.stat(f"{self.root}/{tenant}/{path}", follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return True
+
     def check(self) -> None:
         """Check that the disk takes files: write a small one and delete it.
 

@@ -170,6 +170,12 @@ class Store:
         sql = f"SELECT tenant, segment FROM {self._engine.dialect.read('windows')}"
         return {(str(row[0]), str(row[1])) for row in self._engine.rows(sql)}
 
+    def sample_listed(self, count: int) -> list[tuple[str, str]]:
+        """Return (tenant, path) of segments that are in the database, drawn at random."""
+        table = self._engine.dialect.read("windows")
+        found = self._engine.rows(f"SELECT tenant, segment FROM {table} ORDER BY rand() LIMIT {count}")
+        return [(str(row[0]), str(row[1])) for row in found]
+
     def drop_day(self, day: str) -> None:
         self._stored.forget(day)
         for table in NAMES:
