@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -128,14 +128,20 @@ def _running(folder: str, port: int) -> Iterator[dict[str, subprocess.Popen[byte
         found["the agent"] = subprocess.Popen([*own, "agent", "--config", config], process_group=0)
         yield found
     finally:
-        for process in reversed(found.values()):
-            process.terminate()
-        for process in found.values():
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end_in_order(list(reversed(found.values())))
+
+
+def end_in_order(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """End processes one after another: the agent sends its last window to a server that still runs."""
+    import subprocess
+
+    for process in processes:
+        process.terminate()
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _check(fleet: dict[str, subprocess.Popen[bytes]]) -> None:
