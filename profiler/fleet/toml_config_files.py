@@ -16,7 +16,7 @@ from pyprof.errors import UsageError
 from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.thread_identity import labels_of
 from pyprof.objfile.byte_source import open_regular
-from pyprof.options import MAX_RATE_HZ, NATIVE_VIEWS, SIMPLE_MODES
+from pyprof.options import NATIVE_VIEWS, SIMPLE_MODES
 
 _MAX_BYTES = 1 << 20
 _MAX_DOTS = 1000
@@ -170,6 +170,8 @@ def _ns(when: datetime.datetime) -> int:
 
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _MAX_HEADERS, _MAX_HEADER = 20, 1000
+MAX_AGENT_RATE_HZ = 1000
+"""Maximum rate of continuous recordings, in samples a second for each thread."""
 COLLECTORS = ("auto", "perf", "ptrace", "bpf")
 
 
@@ -290,7 +292,7 @@ def _number(kind: str, value: object) -> float | int:
         if not isinstance(number, int) or not 1 <= number <= 65535:
             raise Wrong("is not a port from 1 to 65535")
         return number
-    least, most = {"COUNT": (1, 10**7), "RATE": (0, MAX_RATE_HZ), "PERCENT": (0, 100)}[kind]
+    least, most = {"COUNT": (1, 10**7), "RATE": (0, MAX_AGENT_RATE_HZ), "PERCENT": (0, 100)}[kind]
     if number is None or not least <= number <= most or not number or (kind == "COUNT" and not isinstance(value, int)):
         raise Wrong(f"is not a number above 0, at most {most:g}" if kind != "COUNT" else "is not a number of files")
     return number

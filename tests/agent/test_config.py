@@ -7,7 +7,16 @@ import re
 
 import pytest
 
-from pyprof.fleet.agent.config import SETTINGS, Values, parse, printed, warnings, without_file
+from pyprof.fleet.agent.config import (
+    SETTINGS,
+    Values,
+    nameless_hosts,
+    parse,
+    printed,
+    unmatched_rules,
+    warnings,
+    without_file,
+)
 from pyprof.fleet.agent.process_rules import SamplingChoice, Template, asked_facts, judge
 from pyprof.fleet.toml_config_files import BadConfig
 
@@ -240,3 +249,78 @@ def test_label_names_have_the_letters_that_queries_can_name(name: str) -> None:
         with pytest.raises(BadConfig, match="names are a-z, A-Z, 0-9"):
             parse(table.format(f'"{name}" = "x"'), "agent.toml")
         assert parse(table.format('"app.kubernetes.io/part-of_2" = "x"'), "agent.toml")
+
+
+def test_all_errors_are_named_also_those_behind_another_error_of_the_same_table() -> None:
+    text = """\
+[sampling]
+rate = 100000
+[labels]
+"bad name!" = "{nix"
+[[rule]]
+name = "x"
+labels = { "1st" = "x", env = "{env}" }
+[[push]]
+name = "one"
+type = "pyprof"
+url = "not an address"
+[[push]]
+name = "one"
+type = "folder"
+path = "/srv"
+"""
+    with pytest.raises(BadConfig) as caught:
+        parse(text, "agent.toml")
+    said = [f"{each.line} {each.text}" for each in caught.value.errors]
+    for wanted in (
+        r"2 rate = 100000 is not a number above 0, at most 1000",
+        r"\d+ labels.* has the name 'bad name!'",
+        r"\d+ \"\{nix\" has a bracket",
+        r"\d+ labels.* has the name '1st'",
+        r"\d+ \"\{env\}\" names \{env\}",
+        r"11 url is no http",
+        r"13 there is another \"one\"",
+    ):
+        assert sum(bool(re.match(wanted, each)) for each in said) == 1, (wanted, said)
+    assert len(said) == 7
+
+
+SHADOWED = """\
+[[rule]]
+cmdline = ".*"
+user = "0"
+[[rule]]
+name = "web"
+[[rule]]
+name = "absent"
+[[rule]]
+cmdline = ".*"
+[[rule]]
+name = "last"
+"""
+
+
+def test_rule_behind_one_that_takes_its_processes_is_told_from_one_that_fits_none() -> None:
+    found = unmatched_rules(SHADOWED, "agent.toml", [1, 2, 3, 4], {1})
+    assert [(each.line, each.text.partition(":")[0]) for each in found] == [
+        (4, "earlier rules decide about all processes that fit this rule now"),
+        (6, "this rule fits no process that runs now"),
+        (8, "this rule fits no process that runs now"),
+    ]
+    assert [each.line for each in warnings(SHADOWED, "agent.toml")] == [10], "a rule is named once"
+
+
+@pytest.mark.parametrize(
+    ("label", "warned"),
+    [
+        ("", ""),
+        ('host = "{agent_env:ABSENT}"', "the label host is empty"),
+        ('host = "{env:ABSENT}"', "the label host may be empty"),
+        ('host = "{env:ABSENT|hostname}"', ""),
+        ('host = "h"', ""),
+    ],
+)
+def test_host_without_a_name_is_warned_of(monkeypatch: pytest.MonkeyPatch, label: str, warned: str) -> None:
+    monkeypatch.delenv("ABSENT", raising=False)
+    found = list(nameless_hosts(parse(f"[labels]\n{label}\n[[rule]]\nname = 'web'\n", "agent.toml")))
+    assert [text.partition(":")[0].partition(",")[0] for text in found] == ([warned] if warned else [])

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyprof.errors import PyprofError
-from pyprof.fleet.agent.config import AgentConfig, Values
+from pyprof.fleet.agent.config import AgentConfig, Values, nameless_hosts
 from pyprof.fleet.agent.control_socket import ControlSocket, Peer
 from pyprof.fleet.agent.ended_process_cpu_time import EndedProcesses
 from pyprof.fleet.agent.health import Conditions, Health
@@ -170,6 +170,8 @@ class Agent:
         for lane in self._lanes:
             lane.when_idle = partial(self._unrecorded.reset, lane.sampling)
         self._ended.begin(self._table, self._lanes)
+        for text in nameless_hosts(config):
+            self._say("warning", "host without a name", error=text)
         if self._ending:
             self._table.leave()
 

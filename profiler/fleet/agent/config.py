@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
@@ -153,6 +153,8 @@ _MAX_PUSHES = 20
 _MAX_ERRORS = 100
 _NAME_BYTES = 15
 """Maximum length of a process's name (comm) in bytes."""
+_ONE_HOST = "the server counts all hosts without a name as one, so their rates are wrong; set host in [labels]"
+_NEVER_REACHED = "this rule is never reached"
 _LABEL_REPLACED = "the label service has no effect: the setting service of a rule replaces it"
 _HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\"-]+)\s*\]\]?\s*(?:#.*)?")
 
@@ -232,15 +234,30 @@ def warnings(text: str, name: str) -> list[ConfigError]:
     return sorted(_Reading(text, document(text, name)).warnings())
 
 
-def unmatched_rules(text: str, name: str, rules: Iterable[int]) -> list[ConfigError]:
-    """Return a warning for each of these rules, which match no process at present.
+def unmatched_rules(text: str, name: str, rules: Iterable[int], covered: Collection[int]) -> list[ConfigError]:
+    """Return a warning for each of these rules, which decide about no process at present, unless warnings() says that
+    the rule is never reached.
 
     Args:
         rules: Indices of the rules, from 0 on.
         name: Name of the file.
+        covered: Indices of those of the rules that fit a process.
     """
     reading = _Reading(text, document(text, name))
-    return [reading.rule_warning(at, "this rule decides about no process that runs now") for at in rules]
+    unreachable = {each.line for each in reading.warnings() if _NEVER_REACHED in each.text}
+    earlier = "earlier rules decide about all processes that fit this rule now: put it before them if it is narrower"
+    absent = "this rule fits no process that runs now"
+    found = [reading.rule_warning(at, earlier if at in covered else absent) for at in rules]
+    return [each for each in found if each.line not in unreachable]
+
+
+def nameless_hosts(config: AgentConfig) -> Iterator[str]:
+    """Yield a warning if a rule gives its processes no label host, or one that may be empty."""
+    templates = [dict(rule.templates).get(HOST) for rule in config.rules if rule.include]
+    if any(each is None or each.is_empty for each in templates):
+        yield f"the label host is empty: {_ONE_HOST}"
+    elif any(each.may_be_empty for each in templates if each is not None):
+        yield f"the label host may be empty, because a process may lack what it names: {_ONE_HOST}"
 
 
 class _TooMany(Exception):
@@ -271,6 +288,8 @@ class _Reading:
         labels = Setting("labels", "labels", "LABELS", "{}", "")
         if "labels" in self._document:
             self._take(found, {"labels": labels}, ("labels",), self._document["labels"])
+            if "labels" not in found:
+                self._check_templates(self._document["labels"], ("labels",))
         values = Values(**found)
         rules = self._document.get("rule", list(default))
         if not isinstance(rules, list) or len(rules) > _MAX_RULES:
@@ -294,7 +313,7 @@ class _Reading:
         fits_all = 0
         for at, rule in enumerate(self._document.get("rule", [])):
             if fits_all:
-                text = f"this rule is never reached: that of line {fits_all} fits every process"
+                text = f"{_NEVER_REACHED}: that of line {fits_all} fits every process"
                 yield ConfigError(self._line(("rule", at)), text)
                 continue
             if "service" in rule.get("labels", {}):
@@ -305,7 +324,7 @@ class _Reading:
                 for value in values:
                     if problem := _never_matches(key, str(value)):
                         yield ConfigError(self._line(("rule", at, key)), f"{key} = {_shown(value)} {problem}")
-            if all("*" in values and key != "cmdline" for key, values in criteria.items()):
+            if all((".*" if key == "cmdline" else "*") in values for key, values in criteria.items()):
                 fits_all = self._line(("rule", at))
 
     def _pushes(self) -> tuple[PushTarget, ...]:
@@ -314,13 +333,16 @@ class _Reading:
             self._wrong(("push",), f"sinks are tables, [[push]], at most {_MAX_PUSHES}")
             return ()
         targets: dict[str, PushTarget] = {}
+        names = set[str]()
         for at, table in enumerate(given):
             target = self._push(at, table if isinstance(table, dict) else {})
-            if target is None:
-                continue
-            if target.name in targets:
-                self._wrong(("push", at, "name"), f"there is another {_shown(target.name)}")
-            targets[target.name] = target
+            name = table.get("name") if isinstance(table, dict) else None
+            if isinstance(name, str):
+                if name in names:
+                    self._wrong(("push", at, "name"), f"there is another {_shown(name)}")
+                names.add(name)
+            if target is not None:
+                targets[target.name] = target
         return tuple(targets.values())
 
     def _push(self, at: int, table: Mapping[str, Any]) -> PushTarget | None:
@@ -369,6 +391,8 @@ class _Reading:
                 self._take(found, settings, path, value)
             else:
                 self._wrong(path, _unknown(key, {**CRITERIA, **settings}))
+        if "labels" in given and "labels" not in found:
+            self._check_templates(given["labels"], ("rule", at, "labels"))
         labels = {HOST: "{hostname}"} | values.labels | found.get("labels", {})
         templates = labels | {"service": found.get("service", "{name}")}
         if len(templates) > MOST:
@@ -386,6 +410,15 @@ class _Reading:
                 yield name, Template.parse(text)
             except Wrong as error:
                 self._wrong(("rule", at, "service" if name == "service" else "labels"), f"{_shown(text)} {error}")
+
+    def _check_templates(self, labels: object, path: tuple[str | int, ...]) -> None:
+        """Report the errors of the templates of labels that have another error, so that both are named."""
+        for text in labels.values() if isinstance(labels, dict) else ():
+            if isinstance(text, str):
+                try:
+                    Template.parse(text)
+                except Wrong as error:
+                    self._wrong(path, f"{_shown(text)} {error}")
 
     def _wrong(self, path: tuple[str | int, ...], text: str) -> None:
         self.errors.append(ConfigError(self._line(path), text))

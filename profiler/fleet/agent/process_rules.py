@@ -115,6 +115,16 @@ class Template:
                 raise Wrong(f"names {{{name}}}; there are {known} and agent_env:NAME")
         return cls(tuple(parts[::2]), tuple(_without_agent_facts(hole) for hole in holes))
 
+    @property
+    def may_be_empty(self) -> bool:
+        """True if the text is empty for a process that lacks the facts."""
+        return not any(map(str.strip, self.texts)) and not any(otherwise for _, otherwise in self.holes)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the text is empty for each process."""
+        return self.may_be_empty and not any(facts for facts, _ in self.holes)
+
     def filled(self, ask: RuleLookup) -> str:
         found = [self.texts[0]]
         for (hole, otherwise), text in zip(self.holes, self.texts[1:], strict=True):

@@ -180,7 +180,7 @@ class Pusher:
         except NotSent as error:
             return self._waits(name, error.word, str(error), error.after_s, error.stated)
         except OSError as error:
-            return self._waits(name, "disk", error.strerror or type(error).__name__)
+            return self._waits(name, "spool", f"{self._spool.root}: {error.strerror or type(error).__name__}")
         except Exception as error:  # noqa: BLE001 - if the thread ended, nothing more would be sent
             return self._waits(name, "otherwise", f"{type(error).__name__}: {error}")
         return True
@@ -190,7 +190,7 @@ class Pusher:
 
         Raises:
             NotSent: The segment must wait.
-            OSError: The sink failed.
+            OSError: The spool cannot be read or changed.
         """
         data = self._read(name)
         if data is None:
@@ -207,10 +207,14 @@ class Pusher:
         self._goes_on()
 
     def _send(self, name: SegmentName, data: bytes) -> None:
-        """Send a segment to the sink and measure how long that takes. Errors of SegmentSink.send() reach the caller."""
+        """Send a segment to the sink and measure how long that takes. Errors of SegmentSink.send() reach the caller, an
+        OSError as NotSent: it is the disk of the sink.
+        """
         self._request_at = began = time.monotonic()
         try:
             self._sink.send(name, data)
+        except OSError as error:
+            raise NotSent("disk", error.strerror or type(error).__name__) from error
         finally:
             self._request_at, self._request_s = math.inf, time.monotonic() - began
 

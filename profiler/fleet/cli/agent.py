@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pyprof.cli.arguments import positive
@@ -25,6 +27,8 @@ A page of a target's memory that never arrives (userfaultfd, NFS) blocks its rea
 exit by force loses little.
 """
 
+_MAX_FITTING = 20
+"""Maximum number of rules for which --check finds out whether they fit a process. Each takes a search of /proc."""
 DESCRIPTION = """\
 Profile processes continuously. The rules of a configuration file choose them; without one, the
 agent records all processes of the calling user. It writes a window of samples each minute to a
@@ -216,6 +220,19 @@ def _status(arguments: argparse.Namespace) -> int:
     return BadConfig.exit_code if errors else code
 
 
+def _fitting(found: AgentConfig, rules: Iterable[int]) -> set[int]:
+    """Return those of the rules that fit a process, whatever other rules decide about it."""
+    from pyprof.fleet.agent.process_table import ProcessTable
+
+    fitting = set()
+    for at in itertools.islice(rules, _MAX_FITTING):
+        table = ProcessTable((found.rules[at],), os.getpid())
+        table.find_processes()
+        if not table.unmatched_rules():
+            fitting.add(at)
+    return fitting
+
+
 def _check(arguments: argparse.Namespace) -> int:
     from pyprof.fleet import toml_config_files
     from pyprof.fleet.agent import config
@@ -237,8 +254,9 @@ def _check(arguments: argparse.Namespace) -> int:
     source = toml_config_files.read(arguments.config)
     table = ProcessTable(found.rules, os.getpid())
     table.find_processes()
-    unmatched = config.unmatched_rules(source, arguments.config, table.unmatched_rules())
-    for each in (*config.warnings(source, arguments.config), *unmatched):
+    rules = table.unmatched_rules()
+    unmatched = config.unmatched_rules(source, arguments.config, rules, _fitting(found, rules))
+    for each in (*config.warnings(source, arguments.config), *unmatched, *config.nameless_hosts(found)):
         line(f"{arguments.config}: warning: {each}")
     for target in found.pushes:
         if text := missing(target):

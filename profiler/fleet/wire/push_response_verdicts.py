@@ -18,7 +18,7 @@ LATER = {
     word: f"push_later_{word}"
     for word in (
         *("unreachable", "timeout", "insecure", "credentials", "unauthorized", "not_there"),
-        *("limited", "unavailable", "redirected", "nonsense", "disk", "no_package", "otherwise"),
+        *("limited", "unavailable", "redirected", "nonsense", "disk", "spool", "no_package", "otherwise"),
     )
 }
 """Causes of failures after which the segment is sent again later: a word for each, with its counter. The segment stays

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 import time
@@ -491,3 +492,26 @@ def test_segments_that_cannot_be_sent_when_the_agent_ends_are_counted(tmp_path: 
         pushers.begin([PushTarget("nas", "folder", {"path": str(tmp_path)})])
         assert pushers.finish(time.monotonic() + 0.1) == {"nas": 3}
         gone.set()
+
+
+def test_spool_that_cannot_be_changed_is_not_the_fault_of_the_sink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Push from a spool of which no file can be removed, then to a folder that takes no file."""
+    spool, sink = opened(tmp_path / "spool"), Scripted()
+    assert spool.store_window(segments(1))
+    sends, conditions, _ = with_conditions(spool, sink)
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spool, "sent", fails)
+        assert sends.push() == 0
+    (failure,) = conditions.failures()
+    assert (failure["cause"], failure["error"]) == ("spool", f"{spool.root}: Read-only file system")
+    assert "spool.path" in str(failure["hint"])
+    sends, conditions, _ = with_conditions(spool, Scripted(OSError(errno.EROFS, "Read-only file system")))
+    assert sends.push() == 0
+    (failure,) = conditions.failures()
+    assert (failure["cause"], failure["error"]) == ("disk", "Read-only file system")
