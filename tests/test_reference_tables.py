@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pyprof.model.loss_reason_texts import COUNTERS, ENDS, REFUSALS, SENTENCES
 from pyprof.recording.schema import SCHEMA, parse_tables
+from tests import warm
 from tooling.manual.reference_tables import PLACE, TABLES, with_tables
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -17,10 +18,27 @@ def test_each_table_stands_in_one_page() -> None:
     assert sorted(name for text in PAGES.values() for name in PLACE.findall(text)) == sorted(TABLES)
 
 
+COMMANDS = {
+    "agent_conditions": "pyprof agent conditions",
+    "agent_refusals": "pyprof agent refusals",
+    "server_refusals": "pyprof server --print-refusals",
+}
+"""Commands of the installed package that print a table."""
+
+
 def test_command_that_prints_the_table_stands_where_the_table_belongs() -> None:
     for text in PAGES.values():
         for place in PLACE.finditer(text):
-            assert place[0].endswith(f"\n*`python tooling/manual/reference_tables.py {place[1]}` prints this table.*")
+            command = COMMANDS.get(place[1], f"python tooling/manual/reference_tables.py {place[1]}")
+            assert place[0].endswith(f"\n*`{command}` prints this table.*")
+
+
+def test_commands_of_the_package_print_each_row_of_their_table() -> None:
+    for name, command in COMMANDS.items():
+        said = warm.run(*command.split()[1:]).stdout
+        rows = re.findall(r"^\| `(\w+)`", "\n".join(TABLES[name]()), re.MULTILINE)
+        assert rows
+        assert all(re.search(rf"^{row}\b", said, re.MULTILINE) for row in rows), name
 
 
 def test_manual_has_each_counter_end_refusal_and_sentence() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from pyprof.errors import UsageError
+from pyprof.fleet.cli.server import refusals
 from pyprof.fleet.file_system_calls import Disk
 from pyprof.fleet.server import start_and_shutdown
 from pyprof.fleet.server.authorization import INTERVAL_S, STATUS, UNLOGGED, RefusalLog
@@ -182,6 +183,13 @@ def test_invalid_requests_are_one_line_a_minute() -> None:
 def test_each_failure_is_a_reason_with_a_status() -> None:
     assert set(FAILURES) <= STATUS.keys()
     assert STATUS.keys() >= UNLOGGED
+
+
+def test_each_refusal_is_printed_with_its_status_and_what_helps() -> None:
+    said = list(refusals())
+    assert {f"{reason} ({status})" for reason, status in STATUS.items()} <= set(said)
+    at = said.index("files_missing (/healthz 200)")
+    assert said[at + 2].startswith("  hint: find out what removed them")
 
 
 def test_refusals_of_one_reason_are_one_line_a_minute() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyprof.cli.terminal_output import Log
     from pyprof.fleet.agent.config import AgentConfig
 
-WHAT = ("run", "status", "conditions", "install", "record", "resend")
+WHAT = ("run", "status", "conditions", "refusals", "install", "record", "resend")
 _MAX_S = 10.0
 """Maximum time in seconds from the first signal that ends the agent until its process exits.
 
@@ -40,6 +40,7 @@ commands:
   run        record until SIGTERM or Ctrl-C (default)
   status     print the agent's health, the contents of the spool, and files without symbols
   conditions print what can impair the agent, with meanings and hints; status prints what does
+  refusals   print why the agent refuses requests for recordings, with meanings and hints
   install    write a systemd unit that runs the agent
   record     get the last minutes of one service from the running agent (the setting record.last),
              and a detailed recording that starts now
@@ -143,10 +144,10 @@ def run(arguments: argparse.Namespace) -> int:
         for text in install(_load(arguments), arguments.config, arguments.unit_dir):
             line(text)
         return 0
-    if arguments.what == "conditions":
-        from pyprof.fleet.cli.agent_administration import conditions
+    if arguments.what in ("conditions", "refusals"):
+        from pyprof.fleet.cli.agent_administration import conditions, refusals
 
-        for text in conditions():
+        for text in conditions() if arguments.what == "conditions" else refusals():
             line(text)
         return 0
     if arguments.what == "status":

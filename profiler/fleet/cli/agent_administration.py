@@ -271,6 +271,17 @@ def conditions() -> Iterator[str]:
         yield f"  hint: {advice(each.hint)}"
 
 
+def refusals() -> Iterator[str]:
+    """Yield lines about each reason for which the agent refuses a request for a recording: its meaning, and a hint."""
+    from pyprof.model.fleet_loss_reasons import ASKS
+
+    for each in ASKS:
+        yield each.name
+        yield f"  {each.sentence}"
+        if each.hint:
+            yield f"  hint: {advice(each.hint)}"
+
+
 def _plain(value: Any) -> Any:
     """Convert dataclasses to dicts and tuples of dataclasses to lists, for JSON."""
     if is_record(type(value)):

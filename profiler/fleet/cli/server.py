@@ -6,7 +6,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyprof.cli.terminal_output import HelpFormatter, line, refuse
@@ -36,6 +36,7 @@ examples:
   pyprof server --config server.toml --check
   pyprof server --config server.toml --rebuild       the database anew, from the files
   pyprof server --print-unit                         a systemd unit
+  pyprof server --print-refusals                     why requests are refused, and what helps
   pyprof server --print-sql                          the ClickHouse tables, for one server and then for a cluster
 """
 
@@ -61,6 +62,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--print-sql",
         action="store_true",
         help="print the SQL statements that create the tables of the server's ClickHouse database",
+    )
+    what.add_argument(
+        "--print-refusals",
+        action="store_true",
+        help="print the reasons for which the server refuses requests or is unhealthy, with meanings and hints",
     )
     what.add_argument("--print-unit", action="store_true", help="print a systemd unit that runs the server")
     what.add_argument(
@@ -88,6 +94,20 @@ def _unit(config: str | None, data: str) -> str:
         raise UsageError(str(error)) from None
 
 
+def refusals() -> Iterator[str]:
+    """Yield lines about each reason for which the server refuses requests or is unhealthy: its HTTP status, its
+    meaning, and a hint.
+    """
+    from pyprof.fleet.server.authorization import STATUS
+    from pyprof.model.fleet_loss_reasons import FILES_MISSING, REQUESTS
+
+    for each in (*REQUESTS, FILES_MISSING):
+        yield f"{each.name} ({STATUS.get(each.name, '/healthz 200')})"
+        yield f"  {each.sentence}"
+        if each.hint:
+            yield f"  hint: {each.hint}"
+
+
 def run(arguments: argparse.Namespace) -> int:
     from pyprof.cli.terminal_output import Log, log_thread_failures
     from pyprof.fleet.server import config, start_and_shutdown
@@ -97,6 +117,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.print_config:
         print(config.printed(), end="")
+        return 0
+    if arguments.print_refusals:
+        for text in refusals():
+            line(text)
         return 0
     try:
         found = config.load(arguments.config)
