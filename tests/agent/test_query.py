@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import threading
 from pathlib import Path
 
@@ -123,6 +124,9 @@ def test_configuration_is_printed_and_checked(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert [line.removeprefix(f"{config}: ")[:6] for line in done.stdout.splitlines()] == ["line 2", "line 4"]
     assert run("agent", "--config", str(config)).returncode == 2
+    config.write_text(f'[[rule]]\nexe = "/*"\n[[rule]]\nexe = "{os.readlink("/proc/self/exe")}"\n')
+    (warned, _) = run("agent", "--config", str(config), "--check").stdout.splitlines()
+    assert warned.startswith(f"{config}: warning: line 3: earlier rules decide about all processes")
     pushes = [f'[[push]]\nname = "{name}"\n' for name in ("fleet", "nas")]
     pushes[0] += f'type = "pyprof"\nurl = "http://127.0.0.1:1"\ntoken_file = "{tmp_path}/none"\n'
     pushes[1] += f'type = "folder"\npath = "{tmp_path}/nas"\n'
@@ -131,7 +135,7 @@ def test_configuration_is_printed_and_checked(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.splitlines()) == (
         0,
         [
-            f"{config}: warning: line 10: this rule decides about no process that runs now",
+            f"{config}: warning: line 10: this rule fits no process that runs now",
             f"{config}: warning: push fleet: {tmp_path}/none cannot be read: No such file or directory",
             f"{config}: warning: push nas: {tmp_path}/nas is no folder",
             f"{config}: 2 rules, no error",

@@ -257,8 +257,9 @@ def _check(arguments: argparse.Namespace) -> int:
     table.find_processes()
     rules = table.unmatched_rules()
     unmatched = config.unmatched_rules(source, arguments.config, rules, _fitting(found, rules))
-    for each in (*config.warnings(source, arguments.config), *unmatched, *config.nameless_hosts(found)):
-        line(f"{arguments.config}: warning: {each}")
+    warnings = map(str, (*config.warnings(source, arguments.config), *unmatched))
+    for text in (*warnings, *config.nameless_hosts(found)):
+        line(f"{arguments.config}: warning: {text}")
     for target in found.pushes:
         if text := missing(target):
             line(f"{arguments.config}: warning: push {target.name}: {text}")
