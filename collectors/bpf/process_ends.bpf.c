@@ -9,6 +9,7 @@ typedef unsigned long long u64;
 
 #define SEC(name) __attribute__((section(name), used))
 #define KERNEL_THREAD 0x00200000 /* PF_KTHREAD */
+#define MAX_GENERATIONS 12       /* ancestors that are read at most */
 
 static u64 (*ktime_get_ns)(void) = (void *)5;
 static void *(*map_lookup)(void *map, const void *key) = (void *)1;
@@ -40,16 +41,21 @@ volatile const u32 cgroups_of_task = 0;
 volatile const u32 credentials_of_task = 0;
 volatile const u32 run_ns_of_task = 0;
 volatile const u32 run_ns_of_signal = 0;
+volatile const u32 waited_user_of_signal = 0;
+volatile const u32 waited_kernel_of_signal = 0;
 volatile const u32 uid_of_credentials = 0;
 
 struct process_end {
 	u64 at_ns;
 	u64 start_ns; /* since boot */
 	u64 run_ns;
+	u64 waited_ns; /* of the children for which it has waited, and of theirs */
 	u32 pid;
 	u32 parent;
 	u32 uid;
 	u32 shares_cgroup; /* 1 if it is in the control groups of its parent */
+	u32 grandparent;   /* pid of the parent's parent if that is in the same control groups, else 0 */
+	u32 eldest;        /* pid of the farthest ancestor such that all up to it are in the same control groups, else 0 */
 	char name[16];
 	char parent_name[16];
 };
@@ -63,8 +69,8 @@ struct raw_tracepoint {
 SEC("raw_tp/sched_process_free")
 int ended(struct raw_tracepoint *context)
 {
-	void *task = context->task, *parent = 0, *signal = 0, *credentials = 0;
-	u64 cgroups = 0, cgroups_of_parent = 0, run_ns = 0;
+	void *task = context->task, *parent = 0, *above = 0, *signal = 0, *credentials = 0;
+	u64 cgroups = 0, cgroups_of_parent = 0, run_ns = 0, kernel_ns = 0;
 	u32 pid = 0, flags = 0, zero = 0;
 	struct process_end end = {};
 	if (READ(pid, task + pid_of_task) || READ(end.pid, task + tgid_of_task) || READ(flags, task + flags_of_task))
@@ -75,6 +81,8 @@ int ended(struct raw_tracepoint *context)
 	READ(end.run_ns, task + run_ns_of_task);
 	if (!READ(signal, task + signal_of_task) && !READ(run_ns, signal + run_ns_of_signal) && run_ns > end.run_ns)
 		end.run_ns = run_ns;
+	if (signal && !READ(end.waited_ns, signal + waited_user_of_signal) && !READ(kernel_ns, signal + waited_kernel_of_signal))
+		end.waited_ns += kernel_ns;
 	end.at_ns = ktime_get_ns();
 	READ(end.start_ns, task + start_of_task);
 	READ(end.name, task + name_of_task);
@@ -86,6 +94,17 @@ int ended(struct raw_tracepoint *context)
 		READ(end.parent_name, parent + name_of_task);
 		READ(cgroups_of_parent, parent + cgroups_of_task);
 		end.shares_cgroup = cgroups && cgroups == cgroups_of_parent;
+	}
+	/* A parent that is a short process, too, is gone when user space reads this. */
+	end.eldest = end.shares_cgroup ? end.parent : 0;
+	for (int generation = 0; generation < MAX_GENERATIONS && end.eldest > 1; generation++) {
+		cgroups_of_parent = 0;
+		if (READ(above, parent + parent_of_task) || above == parent || READ(cgroups_of_parent, above + cgroups_of_task) ||
+		    cgroups_of_parent != cgroups || READ(end.eldest, above + tgid_of_task))
+			break;
+		if (!generation)
+			end.grandparent = end.eldest;
+		parent = above;
 	}
 	if (ringbuf_output(&ring, &end, sizeof(end), NO_WAKEUP)) {
 		u64 *count = map_lookup(&lost, &zero);

@@ -20,12 +20,12 @@ from pyprof.collectors.linux.process_cpu_times import TICK_NS
 from pyprof.errors import FormatError
 
 RING_SIZE = 1 << 20
-"""Size of the ring in bytes, a power of two: room for 12,000 processes."""
+"""Size of the ring in bytes, a power of two: room for 10,000 processes."""
 _POINT = "sched_process_free"
 _FIRST_NAMESPACE = 0xEFFFFFFC
 """Inode of the machine's first pid namespace (PROC_PID_INIT_INO), whose numbers the program reports."""
 _U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
-_RECORD = struct.Struct("=QQQIIII16s16s")
+_RECORD = struct.Struct("=QQQQIIIIII16s16s")
 _OFFSETS = {
     "tgid_of_task": (("task_struct", "tgid"),),
     "pid_of_task": (("task_struct", "pid"),),
@@ -38,6 +38,8 @@ _OFFSETS = {
     "credentials_of_task": (("task_struct", "real_cred"),),
     "run_ns_of_task": (("task_struct", "se"), ("sched_entity", "sum_exec_runtime")),
     "run_ns_of_signal": (("signal_struct", "sum_sched_runtime"),),
+    "waited_user_of_signal": (("signal_struct", "cutime"),),
+    "waited_kernel_of_signal": (("signal_struct", "cstime"),),
     "uid_of_credentials": (("cred", "uid"),),
 }
 """Constants of the BPF program that are offsets in this kernel's structures: name -> (structure, member)
@@ -55,6 +57,9 @@ class ProcessEnd(NamedTuple):
         parent: Pid of its parent at the end.
         name: Its name (comm).
         shares_cgroup: True if it was in the control groups of its parent.
+        grandparent: Pid of its parent's parent, if that was in the same control groups, else 0.
+        eldest: Pid of its farthest ancestor (of twelve) such that all up to it were in the same control groups, else 0.
+        waited_ns: Processor time of the children for which it has waited, and of theirs.
     """
 
     at_ns: int
@@ -66,6 +71,9 @@ class ProcessEnd(NamedTuple):
     name: str
     parent_name: str
     shares_cgroup: bool
+    grandparent: int = 0
+    eldest: int = 0
+    waited_ns: int = 0
 
 
 class ProcessEnds:
@@ -113,9 +121,9 @@ class ProcessEnds:
         words, found = self._ring.words, []
         for at in places:
             record = words[at : at + _RECORD.size // 8].tobytes()
-            at_ns, start_ns, run_ns, pid, parent, uid, shares, name, above = _RECORD.unpack(record)
-            start = start_ns // TICK_NS
-            found.append(ProcessEnd(at_ns, start, run_ns, pid, parent, uid, _text(name), _text(above), shares != 0))
+            at_ns, start_ns, run_ns, waited_ns, pid, parent, uid, shares, *elders, name, above = _RECORD.unpack(record)
+            start, names = start_ns // TICK_NS, (_text(name), _text(above))
+            found.append(ProcessEnd(at_ns, start, run_ns, pid, parent, uid, *names, shares != 0, *elders, waited_ns))
         self._ring.release_records(until)
         count = bpf_syscall.lookup_element(self._object.maps["lost"], bytes(4), _U64.size)
         self.lost = _U64.unpack(count)[0] if count is not None else self.lost

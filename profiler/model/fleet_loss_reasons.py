@@ -134,6 +134,10 @@ CONDITIONS = (
     Reason("few_samples", Stage.AGENT,
            "The budget leaves too few samples: shares of a service are uncertain by 25 points or more since 3 windows.",
            hint="set a larger budget (budget.cpu, budget.memory) or longer windows.every, or choose fewer processes"),
+    Reason("unattributed_time", Stage.AGENT,
+           "In the last window more than 3 % of a service's processor time is missing: that of short processes whose "
+           "rule needs what ended with them.",
+           hint="choose their service by unit, cgroup, container, name, user or parent, not by exe, cmdline or env"),
     Reason("impossible_sum", Stage.AGENT,
            "A window of the last ten minutes has more processor time than the host's processors have.",
            hint="do not trust the sums of this window; please report it with the agent's log"),

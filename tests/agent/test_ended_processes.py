@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from pyprof.collectors.bpf.process_ends import ProcessEnd
-from pyprof.collectors.linux.process_cpu_times import TICK_NS, ProcessTimes
+from pyprof.collectors.linux import procfs
+from pyprof.collectors.linux.process_cpu_times import TICK_NS, ProcessTimes, read_boot_ticks
 from pyprof.fleet.agent import ended_process_cpu_time, spool_query
 from pyprof.fleet.agent.config import parse
 from pyprof.fleet.agent.ended_process_cpu_time import EndedFacts, EndedProcesses, FactGone, verdict_of
@@ -29,6 +30,7 @@ from tests.agent.test_exact_sums import sums, window
 from tests.bpf.test_process_ends import ANCESTOR, load_program
 
 END = ProcessEnd(10**12, 5000, 30_000_000, 77, os.getpid(), 0, "convert", "cron", False)
+RECENT = END._replace(start=read_boot_ticks(), shares_cgroup=True)
 OWN_CGROUP = Path("/proc/self/cgroup").read_text().splitlines()
 
 
@@ -55,11 +57,30 @@ def test_rule_that_needs_data_of_an_ended_process_decides_nothing(rule: str) -> 
 
 
 def test_control_group_is_that_of_the_parent_where_the_kernel_says_so() -> None:
-    shared = EndedFacts(END._replace(shares_cgroup=True))
+    shared = EndedFacts(RECENT)
     assert shared("cgroup") in {line.split(":", 2)[2] for line in OWN_CGROUP}
     assert f"PATH={shared('env:PATH')}" in Path("/proc/self/environ").read_text().split("\0")
     with pytest.raises(FactGone):
-        EndedFacts(END._replace(shares_cgroup=True, parent=1 << 22))("cgroup")
+        EndedFacts(RECENT._replace(parent=1 << 22))("cgroup")
+    with pytest.raises(FactGone):
+        EndedFacts(RECENT._replace(start=(procfs.read_start_ticks(os.getpid()) or 0) - 1))("cgroup")
+
+
+@pytest.mark.parametrize(
+    ("elders", "environment"),
+    [((1 << 22, os.getpid()), os.getpid()), ((os.getppid(), 1), os.getppid()), ((1 << 22, 1 << 22), 0)],
+    ids=["eldest", "grandparent", "none"],
+)
+def test_control_group_is_that_of_an_ancestor_that_still_runs(elders: tuple[int, int], environment: int) -> None:
+    """The parent is a shell that has ended, too. The environment is that of the nearest ancestor."""
+    facts = EndedFacts(RECENT._replace(parent=1 << 22, grandparent=elders[0], eldest=elders[1]))
+    if not environment:
+        with pytest.raises(FactGone):
+            facts("cgroup")
+        return
+    assert facts("cgroup") in {line.split(":", 2)[2] for line in OWN_CGROUP}
+    found = Path(f"/proc/{environment}/environ").read_bytes().split(b"\0")
+    assert os.fsencode(f"PATH={facts('env:PATH')}") in found
 
 
 class Reported:
@@ -75,7 +96,9 @@ class Reported:
         return ends
 
 
-def test_process_that_no_look_found_is_added_once_and_others_get_their_last_reading() -> None:
+def test_process_that_no_look_found_is_added_once_and_others_get_their_last_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rules = parse('[[rule]]\nname = "convert"\n[[rule]]\ncmdline = "x"', "x")
     table, (sampling, *_) = ProcessTable(rules.rules, os.getpid()), rules.samplings()
     added: list[tuple[int, str, bool]] = []
@@ -86,6 +109,7 @@ def test_process_that_no_look_found_is_added_once_and_others_get_their_last_read
     ended._ends = reports  # type: ignore[assignment]
     ended.begin(table, [group])
     table.find_processes()
+    table.by_pid.pop(1)
     seen = table.by_pid[os.getppid()]
     table.by_pid[os.getppid()] = replace(seen, verdict=RuleVerdict("own", (("service", "own"),), (sampling,)))
     other = END._replace(parent=1, parent_name="init")
@@ -99,8 +123,21 @@ def test_process_that_no_look_found_is_added_once_and_others_get_their_last_read
     ]
     group.before_reading()
     parent = os.getppid(), "service=own", True
-    assert added == [(77, f"host={os.uname().nodename}\0service=convert", False), (78, None, False), parent]
-    assert ended.unattributed_ns == 30_000_000
+    convert = 77, f"host={os.uname().nodename}\0service=convert", False
+    assert added == [convert, (78, None, False), (79, None, True), parent]
+    assert ended.take_unattributed() == {"": 30_000_000}
+    table.by_pid[1] = ObservedProcess(0, 0, "init", 0.0, False, RuleVerdict("web"))
+    reports.ends = [other._replace(name="date", parent=1 << 22, eldest=1), other._replace(name="date")]
+    group.before_reading()
+    assert ended.take_unattributed() == {"web": 60_000_000}
+    assert ended.take_unattributed() == {}
+    sshd = replace(seen, verdict=NOT_RECORDED)
+    table.by_pid, added[:] = {os.getppid(): sshd}, []
+    reports.ends = [other._replace(pid=os.getppid(), start=seen.start)]
+    monkeypatch.setattr(ended_process_cpu_time, "_is_young", lambda _: False)
+    group.before_reading()
+    assert added == [(os.getppid(), None, True)], "its parent must not have its time"
+    assert ended.unattributed_ns == 90_000_000
     verdict = table.verdict(77, 5000 * TICK_NS - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + time.monotonic_ns())
     assert verdict.service == "convert"
     assert table.verdict(78, 0) is NOT_RECORDED
@@ -164,6 +201,25 @@ def test_time_of_a_short_process_is_not_in_its_parent_too(kin: str | None, in_ch
     waited_ms = 50
     found = {each.pid: each for each in clocks.end_window(processes, start_ns, time.monotonic_ns())}
     assert (found[77].ns if 77 in found else 0) == in_child * 10**6
+    assert found[5].children_ns == in_parent * 10**6
+
+
+@pytest.mark.parametrize(("kin", "in_parent"), [(None, 20), ("kin", 3020)])
+def test_time_from_before_the_window_is_not_in_the_parent_that_waits_late(kin: str | None, in_parent: int) -> None:
+    """A process of 2 s, whose children had 1 s, had ended before the recording began; then its parent waits for it."""
+    waited_ms = 0
+    clocks = ProcessClocks(
+        lambda _: 10**9, read_waited=lambda _: ProcessTimes("make", 1, 100, 0, waited_ms * 10**6, 0, 0)
+    )
+    processes = {5: ObservedProcess(0, 100, "make", 0.0, False, NOT_RECORDED)}
+    clocks.begin(processes)
+    start_ns = time.monotonic_ns()
+    clocks.end_window(processes, start_ns - 10**9, start_ns)
+    ended = END._replace(at_ns=start_ns + 1_000, parent=5, run_ns=2 * 10**9, waited_ns=10**9)
+    clocks.add_end(ended, kin, is_known=True)
+    waited_ms = 3020
+    found = {each.pid: each for each in clocks.end_window(processes, start_ns, time.monotonic_ns())}
+    assert found.keys() == {5}
     assert found[5].children_ns == in_parent * 10**6
 
 

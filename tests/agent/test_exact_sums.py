@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.child_processes import find_descendants
 from pyprof.collectors.linux.process_cpu_times import TICK_NS, read_process_ns
-from pyprof.fleet.agent.process_rules import NOT_RECORDED
+from pyprof.fleet.agent.process_rules import NOT_RECORDED, RuleVerdict
 from pyprof.fleet.agent.process_table import ObservedProcess
 from pyprof.fleet.agent.scale_to_cpu_time import ProcessClocks, ProcessTime, with_exact_sums
-from pyprof.fleet.agent.windows import excess_seconds
+from pyprof.fleet.agent.windows import excess_seconds, find_unattributed, labelled
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.marker_frames import LATE, NO_SAMPLE
 from pyprof.model.profile import Frame, FrameKind, Profile, ThreadInfo, ValueType
@@ -406,6 +406,14 @@ def test_sum_of_scaled_values_is_exact_for_large_columns() -> None:
     after = with_exact_sums(replace(profile, values=values), [ProcessTime(100, 5, "p", 10**15 + 1)])
     assert after.total == 10**15 + 1
     assert NO_SAMPLE.title not in [frame.title for frame in after.frames]
+
+
+def test_services_that_lack_much_of_their_time_are_found_with_the_share() -> None:
+    profile = labelled(window([4, 4]), lambda pid, _: RuleVerdict(f"s{pid}", (("service", f"s{pid}"),), ()))
+    profile = replace(profile, values=profile.values * 10**9 // PERIOD_NS)
+    assert profile.total == 8 * 10**9
+    lacking = {"s100": 4 * 10**9, "s101": 110_000_000, "": 10**12, "idle": 200_000_000, "short": 90_000_000}
+    assert find_unattributed(profile, lacking) == {"s100": 0.5, "idle": 1.0}
 
 
 @pytest.mark.parametrize(("seconds", "excess"), [(1, 0), (21, 0), (40, 16.0)])

@@ -167,3 +167,13 @@ def test_error_that_nobody_expects_is_logged_with_its_traceback_once() -> None:
     assert (degraded[0]["error"], degraded[0]["hint"]) == ("KeyError: 'lost'", FAULT_HINT)
     (holds,) = agent._conditions.failures()
     assert (holds["error"], holds["hint"]) == ("worker died", "free memory")
+
+
+def test_service_that_lacks_most_is_a_condition_until_none_does() -> None:
+    agent = Agent.__new__(Agent)
+    agent._conditions = Conditions(lambda *_, **__: None)
+    agent._judge_unattributed({"web": 0.04, "short": 0.61})
+    (holds,) = agent._conditions.failures()
+    assert (holds["reason"], holds["service"], holds["missing_percent"]) == ("unattributed_time", "short", 61)
+    agent._judge_unattributed({})
+    assert agent._conditions.failures() == []

@@ -15,7 +15,7 @@ from pyprof.collectors.bpf import process_ends
 from pyprof.collectors.bpf.bpf_object import ProgramRefused
 from pyprof.collectors.bpf.process_ends import ProcessEnd, ProcessEnds
 from pyprof.collectors.linux import procfs
-from pyprof.collectors.linux.process_cpu_times import TICK_NS
+from pyprof.collectors.linux.process_cpu_times import TICK_NS, read_times
 from tests.support import missing
 
 pytestmark = [pytest.mark.live, pytest.mark.system]
@@ -97,9 +97,36 @@ def test_ended_process_is_reported_with_all_of_its_time(kind: str, ends: Process
             assert end.parent_name == procfs.read_name(ancestor.pid)
             assert end.start >= (procfs.read_start_ticks(ancestor.pid) or 0) > 0
             assert end.shares_cgroup
+            assert end.grandparent == os.getpid()
+            assert end.eldest in ancestors(os.getpid())
+            assert end.waited_ns == 0
             assert end.at_ns <= time.monotonic_ns()
         ancestor.stdin.close()
-    assert wait_for(ends, ancestor.pid).parent == os.getpid()
+    found = wait_for(ends, ancestor.pid)
+    assert found.parent == os.getpid()
+    assert (found.waited_ns >= 5 * 10_000_000) is (kind != "ignore")
+
+
+def ancestors(pid: int) -> list[int]:
+    """Return a process, its parent, and so on, at most as many as the program reads."""
+    found = [pid]
+    while len(found) < 12 and (times := read_times(found[-1])) is not None and times.parent:
+        found.append(times.parent)
+    return found
+
+
+def test_process_whose_parents_end_with_it_is_reported_with_an_ancestor_that_runs(ends: ProcessEnds) -> None:
+    """The shell and its inner shell have ended when the report of the innermost process is read."""
+    script = "(echo $$; /bin/sh -c 'cat /proc/self/stat; :'; :) | cat; :"
+    with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout
+        shell.stdout.readline()
+        words = shell.stdout.readline().split()
+    pid, parent = int(words[0]), int(words[3])
+    end = wait_for(ends, pid)
+    assert (end.name, end.parent, end.parent_name) == ("cat", parent, "sh")
+    assert not any(os.path.exists(f"/proc/{each}") for each in (end.pid, end.parent, end.grandparent))
+    assert end.eldest in ancestors(os.getpid())
 
 
 def test_threads_are_not_reported(ends: ProcessEnds) -> None:

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from pyprof.fleet.agent.windows import (
     WindowPart,
     count_processes,
     excess_seconds,
+    find_unattributed,
     labelled,
     packed,
     restored,
@@ -392,6 +393,8 @@ class Agent:
             if accuracy := self._health.metrics.took(sampling.mode, profile, kept):
                 self._budget.judge_accuracy(accuracy)
             self._report_spool()
+            if sampling.mode == "cpu":
+                self._judge_unattributed(find_unattributed(profile, self._ended.take_unattributed()))
             if excess_s := excess_seconds(profile, os.cpu_count() or 1):
                 self._conditions.note("impossible_sum", excess_seconds=round(excess_s, 1), mode=sampling.mode)
             if recovered:
@@ -417,6 +420,14 @@ class Agent:
                 self._report_disk(
                     "the copy of a window for pyprof agent record was not stored; the spool has the window"
                 )
+
+    def _judge_unattributed(self, found: Mapping[str, float]) -> None:
+        """Begin or end the condition unattributed_time, by the service that lacks the largest share in a window."""
+        if found:
+            service, share = max(found.items(), key=lambda item: item[1])
+            self._conditions.begin("unattributed_time", service=service, missing_percent=round(100 * share))
+        else:
+            self._conditions.end("unattributed_time")
 
     def _report_spool(self) -> None:
         """Begin or end the health conditions that concern the spool, and report the segments that were dropped before a

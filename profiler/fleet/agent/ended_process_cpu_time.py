@@ -2,17 +2,20 @@
 processes.
 
 The agent's rules decide to which service such a process belongs, by its name, its user and its parent. The control
-group and the environment are read from the parent, if the process was in its parent's control group. Other facts that
-rules need, such as the program's path and the command line, are lost.
+group is read from an ancestor that still runs and was in the same control group, such as a service's main process. The
+environment is that of the nearest such ancestor. Other facts that rules need, such as the program's path and the
+command line, are lost.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pyprof.collectors.bpf.process_ends import ProcessEnd, ProcessEnds
+from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.process_cpu_times import TICK_NS, read_boot_ticks
 from pyprof.errors import PyprofError
 from pyprof.fleet.agent.process_group_recording import SampledGroup
@@ -49,13 +52,31 @@ class EndedFacts:
 
     def __call__(self, name: str) -> str:
         """Return a fact about the ended process by name, or raise FactGone if the fact is no longer known."""
-        if _is_of_parent(name) and self._end.shares_cgroup and name not in self._known:
-            parent = Facts(self._end.parent, self._end.parent_name, 0)
-            if parent("cgroup"):
-                self._known[name] = parent(name)
+        if _is_of_parent(name) and name not in self._known:
+            for pid in _living_kin(self._end, is_nearest=name not in _OF_CGROUP):
+                kin = Facts(pid, "", 0)
+                if kin("cgroup"):
+                    self._known[name] = kin(name)
+                    break
         if name not in self._known:
             raise FactGone(name)
         return self._known[name]
+
+
+def _living_kin(end: ProcessEnd, is_nearest: bool) -> Iterator[int]:
+    """Yield the pids of the ancestors of an ended process that still run and were in its control groups.
+
+    Args:
+        end: The ended process.
+        is_nearest: True to yield the nearest ancestor first, False for the eldest, which is the likeliest to run on.
+    """
+    if not end.shares_cgroup:
+        return
+    nearest = dict.fromkeys((end.parent, end.grandparent, end.eldest))
+    for pid in nearest if is_nearest else reversed(nearest):
+        start = procfs.read_start_ticks(pid) if pid else None
+        if start is not None and start <= end.start:  # otherwise another process has the pid now
+            yield pid
 
 
 class EndedProcesses:
@@ -69,6 +90,7 @@ class EndedProcesses:
 
     def __init__(self) -> None:
         self.unattributed_ns = 0
+        self._unattributed_below = Counter[str]()
         self._ends: ProcessEnds | None = None
         self._opened_ticks = 0
         self._table: ProcessTable | None = None
@@ -118,8 +140,12 @@ class EndedProcesses:
                 found = self._seen.pop((end.pid, end.start), None)
                 if found is not None and (found.samplings or not _is_young(end)):
                     self._add(end, found, is_known=True)
-                elif end.start >= self._opened_ticks and not table.is_own(end.parent):
+                elif table.is_own(end.parent):
+                    continue
+                elif end.start >= self._opened_ticks:
                     self._add_short(table, end)
+                else:  # it had ended before the agent began, and its parent waits for it only now
+                    self._add(end, NOT_RECORDED, is_known=True)
 
     def _note_running(self, table: ProcessTable) -> None:
         """Store which processes the last search of /proc has found. All are forgotten when too many are stored,
@@ -132,25 +158,40 @@ class EndedProcesses:
             self._seen.update(((pid, seen.start), seen.verdict) for pid, seen in table.by_pid.items())
 
     def _add_short(self, table: ProcessTable, end: ProcessEnd) -> None:
-        asks_parent = end.shares_cgroup and any(map(_is_of_parent, self._asked))
-        own = end.parent if asks_parent else 0, end.pid if "pid" in self._asked else 0
+        asks_kin = end.shares_cgroup and any(map(_is_of_parent, self._asked))
+        asks_nearest = asks_kin and any(fact.startswith("env:") for fact in self._asked)
+        kin = end.eldest or end.parent if asks_kin else 0, end.parent if asks_nearest else 0
+        own = *kin, end.pid if "pid" in self._asked else 0
         facts = end.name, end.parent_name, end.uid, end.shares_cgroup, *own
         if facts not in self._judged:
             self._judged[facts] = verdict_of(table.rules, end)
         verdict = self._judged[facts]
         if verdict is None:
             self.unattributed_ns += end.run_ns
-            for group in self._groups:  # the parent that waits for the process must not have its time
-                group.add_end(end, None, False)
-        elif verdict.samplings:
-            table.add_ended(end.pid, ObservedProcess(0, end.start, end.name, time.monotonic(), False, verdict))
+            kin = (table.by_pid.get(pid) for pid in (end.parent, end.grandparent, end.eldest))
+            service = next((seen.verdict.service for seen in kin if seen is not None and seen.verdict.service), "")
+            self._unattributed_below[service] += end.run_ns
+            self._add(end, NOT_RECORDED, is_known=False)
+        else:
+            if verdict.samplings:
+                table.add_ended(end.pid, ObservedProcess(0, end.start, end.name, time.monotonic(), False, verdict))
             self._add(end, verdict, is_known=False)
 
+    def take_unattributed(self) -> Mapping[str, int]:
+        """Return the processor time in nanoseconds that belongs to no service since the last call, by the service of
+        the nearest ancestor that a search has found ("" for none).
+        """
+        with self._lock:
+            found, self._unattributed_below = self._unattributed_below, Counter[str]()
+        return found
+
     def _add(self, end: ProcessEnd, verdict: RuleVerdict, is_known: bool) -> None:
+        """Add the time of an ended process to the recordings that have it. In the others, the parent that waits for the
+        process must not have its time.
+        """
         kin = "\0".join(f"{name}={text}" for name, text in verdict.labels)
         for group in self._groups:
-            if group.sampling in verdict.samplings:
-                group.add_end(end, kin, is_known)
+            group.add_end(end, kin if group.sampling in verdict.samplings else None, is_known)
 
     def close(self) -> None:
         with self._lock:
@@ -179,7 +220,7 @@ def verdict_of(rules: Sequence[TargetRule], end: ProcessEnd) -> RuleVerdict | No
 
 
 def _is_of_parent(fact: str) -> bool:
-    """Return True if this fact about an ended process is read from its parent."""
+    """Return True if this fact about an ended process is read from an ancestor in the same control group."""
     return fact in _OF_CGROUP or fact.startswith("env:")
 
 

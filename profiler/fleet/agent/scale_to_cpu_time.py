@@ -223,7 +223,7 @@ class ProcessClocks:
                     clock.readings.append(_Reading(end.at_ns, end.run_ns))
                 return
             began_ns = end.start * TICK_NS - read_boot_ahead_ns()
-            if not self._new_since_ns or (is_known and began_ns < self._window_start_ns):
+            if not self._new_since_ns or (is_known and kin is not None and began_ns < self._window_start_ns):
                 return
             if len(self._clocks) >= _MAX_CLOCKS and (same := self._kin.get((end.name, kin))) is not None:
                 same.readings.append(_Reading(end.at_ns, same.readings[-1].ns + end.run_ns))
@@ -232,6 +232,8 @@ class ProcessClocks:
             first = _Reading(min(max(began_ns, self._window_start_ns), end.at_ns - 1), 0)
             readings = [first, _Reading(end.at_ns, end.run_ns)]
             clock = _Clock(end.name, began_ns, readings, parent=end.parent, kin=kin)
+            if kin is None and began_ns < self._window_start_ns:  # no window counts its children as its own
+                clock.waited_ns = end.waited_ns
             self._clocks[end.pid, end.start] = self._kin[end.name, kin] = clock
 
     def poll(self, processes: Mapping[int, ObservedProcess]) -> None:

@@ -238,6 +238,29 @@ def excess_seconds(profile: Profile, processors: int) -> float:
     return max(profile.total - possible_ns, 0) / 1e9
 
 
+_MIN_UNATTRIBUTED, _MIN_UNATTRIBUTED_NS = 0.03, 100_000_000
+"""Minimum share of a service's processor time, and minimum nanoseconds, that must be missing in a window to matter."""
+
+
+def find_unattributed(profile: Profile, unattributed_ns: Mapping[str, int]) -> dict[str, float]:
+    """Return the shares of their processor time that services lack in a window, for those that lack much.
+
+    Args:
+        profile: The labelled window.
+        unattributed_ns: Time of short processes that is in no service, by the service of their nearest known ancestor.
+    """
+    services = [dict(thread.labels)["service"] for thread in profile.threads]
+    spent_ns = Counter[str]()
+    for thread, ns in zip(profile.thread.tolist(), profile.values[:, -1].tolist(), strict=True):
+        spent_ns[services[thread]] += ns
+    shares = {service: ns / (ns + spent_ns[service]) for service, ns in unattributed_ns.items() if service and ns}
+    return {
+        service: share
+        for service, share in shares.items()
+        if share > _MIN_UNATTRIBUTED and unattributed_ns[service] > _MIN_UNATTRIBUTED_NS
+    }
+
+
 def count_processes(profile: Profile, selected: Set[int], recorded: Set[int]) -> dict[str, int]:
     """Return the fields of a window's log line that count processes. A field that has the name of a metric means the
     same.
