@@ -276,13 +276,15 @@ def _make_whole(root: int, old: Account, account: Account, spent_ns: int) -> Uns
 @dataclass(slots=True)
 class _Member:
     """One process of a recorded process tree, at the last reading. `ns` is (total processor time, time in the
-    kernel), `start` is in clock ticks since boot.
+    kernel), `start` is in clock ticks since boot. `waited_ns` is the part of the total that children spent which
+    have ended.
     """
 
     root: int
     parent: int
     ns: tuple[int, int]
     start: int
+    waited_ns: int
 
 
 @dataclass(slots=True)
@@ -293,6 +295,23 @@ class _Seen:
 
     rounds: float = 0.0
     spread: float = 0.0
+
+
+class TotalTimes(NamedTuple):
+    """Sums over all process trees of a recording, in nanoseconds.
+
+    Attributes:
+        due_ns: Processor time that samples should represent, without that of sampling times which were missed.
+        seen_ns: Time that samples represent.
+        spent_ns: Processor time as the kernel accounts it, without pauses of the recording.
+        unread_ns: Part of spent_ns that processes spent between their last reading and their end. A process
+            that ends before the first reading spent all of its time so.
+    """
+
+    due_ns: int
+    seen_ns: int
+    spent_ns: int
+    unread_ns: int
 
 
 class Accounts:
@@ -352,6 +371,7 @@ class Accounts:
         self._due: Counter[int] = Counter()
         self._slots = (0, 0)
         self._ended: Counter[int] = Counter()
+        self._all_spent_ns = self._unread_ns = 0
         self._seen: defaultdict[int, _Seen] = defaultdict(_Seen)
         self._pids: defaultdict[int, set[int]] = defaultdict(set)
         self._readings: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -370,16 +390,18 @@ class Accounts:
         if not self.on:
             return
         if self._members:
-            due = self._due.copy()
+            due, of_all, unread = self._due.copy(), self._all_spent_ns, self._unread_ns
             self.read_accounts(roots, force=True, slots=self._slots)
-            self._due = due
+            self._due, self._all_spent_ns, self._unread_ns = due, of_all, unread
             return
         self._began = read_boot_ticks()
         self._members = {}
         for pid, root in self._trees(roots).items():
             at_ns, found = self._read_briefly(partial(self._read, pid, root))
             if found is not None:
-                self._members[pid] = _Member(root, found.parent, self._ns(found), found.start)
+                self._members[pid] = _Member(
+                    root, found.parent, self._ns(found), found.start, found.waited_ns if self._children else 0
+                )
                 self._readings[root] = [(at_ns, 0)]
 
     def _trees(self, roots: Mapping[int, int]) -> Mapping[int, int]:
@@ -462,21 +484,26 @@ class Accounts:
                 continue
             ns, read_at[root] = self._ns(found), at_ns
             since_noted[root] += found.own_ns - (noted.get(pid) or found.own_ns)
-            self._members[pid] = _Member(root, found.parent, ns, found.start)
+            waited_ns = found.waited_ns if self._children else 0
+            self._members[pid] = _Member(root, found.parent, ns, found.start, waited_ns)
             if old is not None and old.start == found.start:
                 spent[root] = _plus(_plus(spent[root], ns), old.ns, -1)
+                self._unread_ns += waited_ns - old.waited_ns
             elif found.start >= self._began:
                 spent[root] = _plus(spent[root], ns)
+                self._unread_ns += waited_ns
         moves = self._children and self._pattern is None
         for pid, old in known.items():
             if moves and pid not in self._members and self._was_waited_for(old, known):
                 spent[old.root] = _plus(spent[old.root], old.ns, -1)  # its parent's account has it from now on
+                self._unread_ns -= old.ns[0]
         there = {(pid, member.start) for pid, member in self._members.items()}
         self._matching = {key: threads for key, threads in self._matching.items() if key in there}
         kept, missed = slots[0] - self._slots[0], slots[1] - self._slots[1]
         self._slots = slots
         for root, (total, kernel) in spent.items():
             self._spent[root] += total
+            self._all_spent_ns += total
             self._kernel[root] += kernel
             user = total - kernel
             self._due[root] += round(user * kept / (kept + missed)) if kept + missed else user
@@ -519,11 +546,11 @@ class Accounts:
             ended = known[ended.parent]
         return ended.parent in known and ended.parent in self._members
 
-    def totals(self) -> tuple[int, int]:
-        """Return two sums over all process trees, in nanoseconds: the processor time that samples should represent, and
-        the time that they do represent.
-        """
-        return self._past_due + sum(self._due.values()), self._past_seen + sum(map(self._seen_ns, self._seen))
+    def totals(self) -> TotalTimes:
+        """Return sums over all process trees since the recording began."""
+        due_ns = self._past_due + sum(self._due.values())
+        seen_ns = self._past_seen + sum(map(self._seen_ns, self._seen))
+        return TotalTimes(due_ns, seen_ns, self._all_spent_ns, self._unread_ns)
 
     def count_batch(self, batch: SampleBatch, root_of: Callable[[int], int]) -> None:
         """Add the time that a batch of samples stands for to the accounts of their processes."""

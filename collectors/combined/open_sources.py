@@ -22,6 +22,7 @@ from pyprof.collectors.base import Collector, CollectorStats, Feedback
 from pyprof.collectors.batch_builder import split_at_flushes
 from pyprof.collectors.combined.planner import ANY_PID, Planner
 from pyprof.collectors.combined.threads_to_stop import ByImage, StopCandidates
+from pyprof.collectors.cpu_time_accounting import TotalTimes
 from pyprof.collectors.sampling_source_plan import BPF, PERF, PTRACE, Choice, ProcessFacts, UncopiedStack
 from pyprof.collectors.thread_start_times import DelayedRemoval
 from pyprof.errors import NoSuchProcess, PyprofError
@@ -213,27 +214,32 @@ class MissedTime:
 
     def __init__(self, rate_hz: float, births: int) -> None:
         self._period_ns = 1e9 / rate_hz
-        self._due_ns = self._seen_ns = 0
+        self._before = TotalTimes(0, 0, 0, 0)
         self._births = births
 
-    def is_much(self, births: int, due_ns: int, seen_ns: int) -> bool:
+    def is_much(self, births: int, totals: TotalTimes) -> bool:
         """Return True if a significantly large part of the processor time has no samples because threads and
         processes end too soon.
 
-        All arguments count from the beginning of the recording.
+        The kernel accounts the time of processes that have ended. It holds however seldom a sampler without a
+        processor looks. Threads have no such account: the number of those that started says what they may have spent.
 
         Args:
-            births: Number of threads and processes that started.
-            due_ns: Processor time that samples should stand for.
-            seen_ns: Processor time that they do stand for.
+            births: Number of threads and processes that started since the beginning of the recording.
+            totals: Sums of processor time since then.
         """
-        due, seen, born = due_ns - self._due_ns, seen_ns - self._seen_ns, births - self._births
-        if due <= 0:
-            return False
-        least = max(_MUCH * due + _UNSURE_NS, _SIGMAS * math.sqrt(due * self._period_ns))
-        if due > _WINDOW_NS:
-            self._due_ns, self._seen_ns, self._births = due_ns, seen_ns, births
-        return least < due - seen < born * self._period_ns
+        since = TotalTimes(*(now - before for now, before in zip(totals, self._before, strict=True)))
+        born = births - self._births
+        if since.spent_ns > _WINDOW_NS:
+            self._before, self._births = totals, births
+        missed_ns, unread_ns = since.spent_ns - since.seen_ns, since.unread_ns
+        if min(missed_ns, unread_ns) > self._least_ns(since.spent_ns):
+            return True
+        return self._least_ns(since.due_ns) < since.due_ns - since.seen_ns < born * self._period_ns
+
+    def _least_ns(self, of_ns: int) -> float:
+        """Return the missed part of a processor time above which it is much, in nanoseconds."""
+        return max(_MUCH * of_ns + _UNSURE_NS, _SIGMAS * math.sqrt(max(of_ns, 0) * self._period_ns))
 
 
 class MainSource(Collector, Protocol):

@@ -437,7 +437,8 @@ class PerfSamples(KernelSamples):
             records.accounts.count_batch(batch)
             yield batch
         births = sum(record.kind == FORK for record in taken.scan.others)
-        if self._starvation is not None and self._starvation.is_starved(births, *records.accounts.totals()):
+        totals = records.accounts.totals()
+        if self._starvation is not None and self._starvation.is_starved(births, totals.due_ns, totals.seen_ns):
             events.multiply(records.members.tracked.alive)
         records.release_samples(taken.scan)
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from pyprof.collectors.cpu_time_accounting import Account, Accounts, EndedThreadTimes, LostSamples
+from pyprof.collectors.cpu_time_accounting import Account, Accounts, EndedThreadTimes, LostSamples, TotalTimes
 from pyprof.collectors.linux.child_processes import find_descendants
 from pyprof.collectors.perf.per_thread_events import FOREVER_NS
 from pyprof.collectors.perf.processes_from_records import ProcessEvents, TrackedProcesses
@@ -266,10 +266,8 @@ class RecordAccounts:
         force = until_ns == FOREVER_NS or self._options.handover.ends_window(until_ns)
         self._accounts.read_accounts(self._members.tracked.roots, force, self.slots())
 
-    def totals(self) -> tuple[int, int]:
-        """Return two sums over all recorded processes, in nanoseconds: the processor time that samples should
-        represent, and the time that they do represent.
-        """
+    def totals(self) -> TotalTimes:
+        """Return the sums of processor time over all recorded processes."""
         return self._accounts.totals()
 
     def retire(self) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from pyprof.collectors.base import CollectorStats, Feedback
 from pyprof.collectors.batch_builder import ArenaMemory, BatchBuilder, as_they_are, split_at_flushes
-from pyprof.collectors.cpu_time_accounting import Accounts
+from pyprof.collectors.cpu_time_accounting import Accounts, TotalTimes
 from pyprof.collectors.linux.child_processes import ChildFinder, open_child_finder
 from pyprof.collectors.linux.process_sandbox import raise_file_limit
 from pyprof.collectors.ptrace.compiled_sampling_rounds import NativeRounds
@@ -396,11 +396,9 @@ class PtraceCollector:
         roots = self._targets.roots
         return tuple(pid for pid, root in roots.items() if pid == root or root not in roots)
 
-    def totals(self) -> tuple[int, int, int]:
-        """Return (number of threads and processes that were found, nanoseconds that samples should stand for,
-        nanoseconds that they stand for).
-        """
-        return (self._targets.birth_count, *self._accounts.totals())
+    def totals(self) -> tuple[int, TotalTimes]:
+        """Return the number of threads and processes that were found, and the sums of their processor time."""
+        return self._targets.birth_count, self._accounts.totals()
 
     def take_new_processes(self) -> set[int]:
         """Return the pids of processes that appeared or called exec since the last call."""

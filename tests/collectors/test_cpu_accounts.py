@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass
@@ -61,6 +62,57 @@ def test_time_of_all_that_came_and_went_between_looks_is_known(what: str, progra
     _, spent = map(int, target.process.stdout.read().split())
     assert kept.result()[target.pid].name == "c_births"
     assert kept.result()[target.pid].spent_ns == pytest.approx(spent, rel=0.03, abs=30 * MS)
+
+
+CHILDREN = """
+import os, sys, time
+def child(seconds):
+    if not (pid := os.fork()):
+        while time.process_time() < seconds: pass
+        print(flush=True)
+        sys.stdin.readline()
+        os._exit(0)
+    os.waitpid(pid, 0)
+print("ready", flush=True)
+for line in sys.stdin:
+    child(float(line))
+    print(flush=True)
+"""
+"""A program that starts a child for each line. The child spends the seconds of the line and ends after another line."""
+
+
+def test_time_that_processes_spent_since_they_were_read_is_known_after_their_end() -> None:
+    command = [sys.executable, "-c", CHILDREN]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as target:
+        lines, answers = target.stdin, target.stdout
+        assert lines is not None
+        assert answers is not None
+
+        def say(text: str) -> None:
+            lines.write(text + "\n")
+            lines.flush()
+            answers.readline()
+
+        answers.readline()
+        kept = Accounts(FAMILY)
+        kept.start(family(target.pid))
+        say("0.3")
+        kept.read_accounts(family(target.pid), force=True)
+        assert kept.totals().spent_ns > 290 * MS
+        assert kept.totals().unread_ns < 20 * MS  # the child lives, and its account was read
+        say("")
+        kept.read_accounts(family(target.pid), force=True)
+        assert kept.totals().unread_ns < 40 * MS
+        say("0.3")
+        say("")
+        kept.read_accounts(family(target.pid), force=True)
+        totals = kept.totals()
+        assert 270 * MS < totals.unread_ns < 340 * MS + totals.spent_ns - 600 * MS  # times of children count in ticks
+        say("0.3")
+        say("")
+        kept.start(family(target.pid))  # a pause without samples ends
+        assert kept.totals() == totals
+        lines.close()
 
 
 def test_time_from_before_the_beginning_does_not_count(program: Start) -> None:
@@ -201,7 +253,7 @@ def test_time_in_the_kernel_is_what_records_and_the_account_leave_together(
     while read_process_ns(target.pid) < before + 200 * MS:
         time.sleep(0.01)
     kept.read_accounts({target.pid: target.pid}, force=True)
-    by_account, _ = kept.totals()
+    by_account = kept.totals().due_ns
     account = kept.result()[target.pid]
     assert account.spent_ns == kept.spent_ns(target.pid) >= 200 * MS
     assert account.due_ns + account.kernel_ns == account.spent_ns
