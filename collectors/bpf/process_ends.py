@@ -121,9 +121,11 @@ class ProcessEnds:
         words, found = self._ring.words, []
         for at in places:
             record = words[at : at + _RECORD.size // 8].tobytes()
-            at_ns, start_ns, run_ns, waited_ns, pid, parent, uid, shares, *elders, name, above = _RECORD.unpack(record)
-            start, names = start_ns // TICK_NS, (_text(name), _text(above))
-            found.append(ProcessEnd(at_ns, start, run_ns, pid, parent, uid, *names, shares != 0, *elders, waited_ns))
+            at_ns, start_ns, run_ns, waited_ns, pid, parent, uid, shares, grandparent, eldest, name, above = (
+                _RECORD.unpack(record)
+            )
+            about = pid, parent, uid, _text(name), _text(above), shares != 0, grandparent, eldest, waited_ns
+            found.append(ProcessEnd(at_ns, start_ns // TICK_NS, run_ns, *about))
         self._ring.release_records(until)
         count = bpf_syscall.lookup_element(self._object.maps["lost"], bytes(4), _U64.size)
         self.lost = _U64.unpack(count)[0] if count is not None else self.lost

@@ -101,7 +101,7 @@ def test_process_that_no_look_found_is_added_once_and_others_get_their_last_read
 ) -> None:
     rules = parse('[[rule]]\nname = "convert"\n[[rule]]\ncmdline = "x"', "x")
     table, (sampling, *_) = ProcessTable(rules.rules, os.getpid()), rules.samplings()
-    added: list[tuple[int, str, bool]] = []
+    added: list[tuple[int, str | None, bool]] = []
     group = SampledGroup.__new__(SampledGroup)
     group.sampling = sampling
     group.add_end = lambda *words: added.append((words[0].pid, *words[1:]))  # type: ignore[method-assign]

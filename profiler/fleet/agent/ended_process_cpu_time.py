@@ -168,8 +168,8 @@ class EndedProcesses:
         verdict = self._judged[facts]
         if verdict is None:
             self.unattributed_ns += end.run_ns
-            kin = (table.by_pid.get(pid) for pid in (end.parent, end.grandparent, end.eldest))
-            service = next((seen.verdict.service for seen in kin if seen is not None and seen.verdict.service), "")
+            above = (table.by_pid.get(pid) for pid in (end.parent, end.grandparent, end.eldest))
+            service = next((seen.verdict.service for seen in above if seen is not None and seen.verdict.service), "")
             self._unattributed_below[service] += end.run_ns
             self._add(end, NOT_RECORDED, is_known=False)
         else:
