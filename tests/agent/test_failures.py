@@ -195,6 +195,15 @@ def test_emptied_spool_is_named_and_has_all_that_the_agent_needs_again(tmp_path:
         agent.wait(lambda: counted(agent) == len(list(agent.spool.glob("2*/*/*.pb.gz"))))
 
 
+def test_emptied_spool_of_an_agent_without_processes_has_its_socket_again(tmp_path: Path) -> None:
+    with receiver(lambda _: Said()) as server, running(tmp_path, server.url, target=("",)) as agent:
+        agent.wait((agent.spool / "agent.sock").exists)
+        for place in list(agent.spool.iterdir()):
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
+        agent.wait(lambda: agent.lines(event="healthy again", reason="spool_failed"))
+        assert not run("agent", "status", "--spool", str(agent.spool)).stdout.startswith("agent: not running")
+
+
 def counted(agent: Agent) -> int:
     """Return the number of segments that the agent's last window has stated."""
     return int(str(agent.lines(event="window")[-1]["spool_segments"]))

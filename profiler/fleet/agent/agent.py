@@ -239,6 +239,7 @@ class Agent:
             self._table.find_processes()
             self._ended.attribute_ends()
             self._keep_budget()
+            self._tend_idle_spool()
             self._steps.total_ns()
             self._pushers.check_speed()
             self._health.beat()
@@ -262,8 +263,10 @@ class Agent:
         except OSError as error:
             self._say("warning", "control socket failed", error=str(error))
 
-    def _restore_spool(self) -> None:
-        """Create what the agent needs in its spool again if something has removed the folder or emptied it."""
+    def _restore_spool(self) -> bool:
+        """Create what the agent needs in its spool again if something has removed the folder or emptied it. Return True
+        if that was necessary and succeeded.
+        """
         root = self.spool.root
         try:
             if not self._is_own_folder():
@@ -274,13 +277,22 @@ class Agent:
             elif self._socket.is_removed() or self._minutes.is_removed() or self.spool.is_removed():
                 error = f"{root}: files were removed while the agent used them; the agent has created what it needs"
             else:
-                return
+                return False
             self._conditions.begin("spool_failed", error, "find out what removed it")
             self.spool.reopen()
             self._minutes.open()
             self._open_socket()
         except (PyprofError, OSError) as error:
             self._report_disk(str(error))
+            return False
+        return True
+
+    def _tend_idle_spool(self) -> None:
+        """Create what the spool lacks again while nothing is recorded. Otherwise the next checkpoint does so."""
+        if not any(lane.running for lane in self._lanes):
+            with self._writing:
+                if self._restore_spool():
+                    self._report_spool()
 
     def _is_own_folder(self) -> bool:
         """Return True if the path of the spool is still the folder that the agent has locked."""
