@@ -118,8 +118,8 @@ def test_reruns_stand_below_all_messages_of_failures(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.conftest", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     lines = done.stdout.splitlines()
-    *found, outcome = lines[max(n for n, line in enumerate(lines) if line.startswith("FAILED ")) + 1 :]
-    assert "3 reruns" in found[0]
+    after = lines[max(n for n, line in enumerate(lines) if line.startswith("FAILED ")) + 1 :]
+    *found, outcome = after[next(n for n, line in enumerate(after) if "3 reruns" in line) :]
     assert sorted(line.rpartition("::")[2] for line in found[1:]) == [
         "test_never: AssertionError: no try",
         "test_never: AssertionError: no try",

@@ -20,7 +20,7 @@ from pyprof.unwind.code_analysis.aarch64_frame_state import (
     merge,
     with_sp,
 )
-from pyprof.unwind.code_analysis.cfa_and_register_state import Contradiction
+from pyprof.unwind.code_analysis.cfa_and_register_state import AnalysisLimitExceeded, Contradiction
 
 MAX_INSTRUCTIONS = 1 << 15
 """Maximum number of instructions of one AArch64 function that are analysed."""
@@ -114,10 +114,6 @@ class Aarch64Function:
             while end not in self.known and code.word(end) in _PADDING:
                 end += 4
         return end
-
-
-class AnalysisLimitExceeded(Exception):
-    """The analysis of an AArch64 function exceeds a limit on its work: MAX_STEPS or MAX_INSTRUCTIONS."""
 
 
 def begins_function(code: Aarch64Code, at: int) -> bool:

@@ -29,6 +29,10 @@ _SLOT = {register: at for at, register in enumerate(CALLEE_SAVED)}
 _FP = _SLOT[RBP]
 
 
+class AnalysisLimitExceeded(Exception):
+    """The analysis of a function exceeds a limit on its work."""
+
+
 class Contradiction(Exception):
     """The error of a code analysis whose assumptions do not fit the code, for example two stack depths at one place.
 

@@ -18,6 +18,7 @@ from pyprof.unwind.code_analysis.cfa_and_register_state import (
     ENTRY,
     KEPT,
     MAX_OFFSET,
+    AnalysisLimitExceeded,
     Contradiction,
     FramePlace,
     FrameState,
@@ -127,10 +128,6 @@ _Path = tuple[int, FrameState, int | None]
 """A path through a function that is still to be analysed: its first address, the frame state there, and the call on the
 way to it that most likely does not return (address or None).
 """
-
-
-class AnalysisLimitExceeded(Exception):
-    """The analysis of a function exceeds a limit on its work."""
 
 
 class _Decoder:

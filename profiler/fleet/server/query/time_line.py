@@ -43,7 +43,7 @@ class SeriesStep:
 
 
 @dataclass(slots=True)
-class Line:
+class TimeLine:
     """The line of one value: amounts by time step and host."""
 
     amounts: dict[int, dict[str, int]] = field(default_factory=dict)
@@ -89,9 +89,9 @@ class Coverage:
         return [step for step, other in self._covered if other == host]
 
 
-def total_line(found: Iterable[HostStep]) -> Line:
+def total_line(found: Iterable[HostStep]) -> TimeLine:
     """Return the line of all samples."""
-    line = Line()
+    line = TimeLine()
     for each in found:
         line.add(each.step, each.host, each.amount)
     return line
@@ -99,7 +99,7 @@ def total_line(found: Iterable[HostStep]) -> Line:
 
 def lines_by_label(
     found: Iterable[SeriesStep], labels: Mapping[int, Labels], wanted: Labels, by: str
-) -> dict[str, Line]:
+) -> dict[str, TimeLine]:
     """Return a line for each value of a label.
 
     Args:
@@ -107,15 +107,15 @@ def lines_by_label(
         wanted: Labels that samples must have.
         by: Name of the label, "" for a single line of all samples, whose value is "".
     """
-    lines: dict[str, Line] = {}
+    lines: dict[str, TimeLine] = {}
     for each in found:
         own = dict(labels.get(each.series, ()))
         if set(wanted) <= set(own.items()):
-            lines.setdefault(own.get(by, UNNAMED) if by else "", Line()).add(each.step, each.host, each.amount)
+            lines.setdefault(own.get(by, UNNAMED) if by else "", TimeLine()).add(each.step, each.host, each.amount)
     return lines
 
 
-def add_idle_time(lines: Mapping[str, Line], coverage: Coverage, hosts: Mapping[str, str]) -> None:
+def add_idle_time(lines: Mapping[str, TimeLine], coverage: Coverage, hosts: Mapping[str, str]) -> None:
     """Add zeros to lines of hosts where a host was recorded and has no sample.
 
     Args:
