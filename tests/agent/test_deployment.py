@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from pyprof.fleet import systemd
+from pyprof.fleet import agent, systemd
 from pyprof.fleet.agent import config
 from pyprof.fleet.agent.metrics import COUNTERS, GAUGES, PREFIX, PUSHES
 
@@ -88,3 +88,11 @@ def test_panels_of_the_dashboard_stand_beside_one_another() -> None:
     assert taken
     assert len(taken) == len(set(taken))
     assert max(x for x, _ in taken) < 24
+
+
+def test_each_metric_has_a_place_that_produces_it() -> None:
+    sources = "".join(path.read_text() for path in Path(agent.__path__[0]).rglob("*.py"))
+    produced = re.sub(r"MetricKind\(\s*\"\w+\"", "", sources)
+    names = [metric.name for metric in (*COUNTERS, *GAUGES, *PUSHES) if metric.name != "failing"]  # has conditions
+    assert len(names) > 40
+    assert [name for name in names if f'"{name}"' not in produced] == []
