@@ -291,16 +291,18 @@ def test_new_folders_are_synced_before_a_file_is_created_in_them(tmp_path: Path)
             path.unlink()
 
 
+@pytest.mark.parametrize("service", ["x", "another"])
 @pytest.mark.parametrize("by_whom", ["by the server", "by somebody else"])
-def test_folders_that_were_dropped_are_made_again(tmp_path: Path, by_whom: str) -> None:
+def test_folders_that_were_dropped_are_made_again(tmp_path: Path, by_whom: str, service: str) -> None:
     files, name = SegmentFiles(str(tmp_path / "data")), name_of("x", 60)
     assert files.store_segment("default", name, b"a")
     if by_whom == "by the server":
         assert files.drop_day(name.day) == 1
     else:
         shutil.rmtree(tmp_path / "data" / "default")
-    assert files.store_segment("default", name, b"a")
-    assert files.read("default", name) == b"a"
+    again = name_of(service, 60)
+    assert files.store_segment("default", again, b"a")
+    assert files.read("default", again) == b"a"
     files.close()
 
 

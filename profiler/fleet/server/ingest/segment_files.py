@@ -116,7 +116,11 @@ class SegmentFiles:
             with suppress(FileNotFoundError, FileExistsError):
                 return self._disk.create(part)
             self._forget_folders()
-        self._make_folders(tenant, name)
+        try:
+            self._make_folders(tenant, name)
+        except FileNotFoundError:  # something has removed the tenant's or the day's folder
+            self._forget_folders()
+            self._make_folders(tenant, name)
         with suppress(FileNotFoundError):
             self._disk.unlink(part)
         return self._disk.create(part)
