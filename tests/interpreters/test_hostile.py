@@ -194,7 +194,7 @@ def test_any_bytes_as_table_are_a_format_error(data: bytes) -> None:
 def test_unknown_versions_are_refused(minor: int, version: int) -> None:
     fields = debug_offsets.FIELDS.get(minor, debug_offsets.FIELDS[max(debug_offsets.FIELDS)])
     right = [512 if field == "size" else 64 for _, field in fields]
-    with pytest.raises(FormatError, match="version|newer|release"):
+    with pytest.raises(FormatError, match=r"version|newer|release"):
         debug_offsets.read_layout(table(minor, right, version))
 
 
