@@ -145,7 +145,8 @@ def test_process_whose_memory_the_kernel_takes_apart_has_ended_and_is_not_cut_by
             break
     assert count(gone) > 20
     at_the_end = count([(frames, n) for frames, n in gone if frames[-1] in ("_exit", "__GI__exit", "execve")])
-    assert count(gone) - at_the_end <= count(gone) // 20  # the stack of another function was read after the exit
+    # a page of a stack that was not in memory is read later, and some processes have ended by then
+    assert count(gone) - at_the_end <= count(gone) // 20
     ends = json.loads(summary.read_text())["ends"]
     assert ends["gone"] == count(gone)
     assert ends.get("unreadable", 0) <= 1 + ends["gone"] // 10

@@ -157,15 +157,19 @@ def test_wall_time_of_each_thread_is_the_time_that_passed(program: Path, collect
     with started(program, tmp_path, *threads) as target:
         before = target.truth()
         often = ("-r", "499") if collector == "perf" else ()  # 99 Hz has a random error of 3 % on shared processors
-        waits = target.record(*often, collector=collector)
+        for _ in range(5):  # on a busy machine stops come too late for some time, which is in a block
+            waits = target.record(*often, collector=collector)
+            of_spins = waits.seconds["spins"].items()
+            missed = sum(s for stack, s in of_spins if is_block(stack[0]) and collector == "ptrace")
+            if missed < 0.5 * waits.passed:
+                break
         after = target.truth()
     for thread in threads:
         # samples of running threads lack late rounds in both collectors
         total = waits.total(thread)
         assert total == pytest.approx(waits.passed, rel=0.04 if collector == "perf" else 0.25), waits.seconds[thread]
-    # on a busy machine stops come too late for some time, which is in a block
-    missed = sum(s for stack, s in waits.seconds["spins"].items() if is_block(stack[0]) and collector == "ptrace")
-    assert waits.of("spins", "spins") > 0.9 * (waits.total("spins") - missed) > 0, waits.seconds["spins"]
+    # stops promise the function of the time that they saw, not of the block
+    assert waits.of("spins", "spins") > 0.9 * (waits.total("spins") - missed) > 0.2 * waits.passed, of_spins
     napped = [waits.of("naps", place) for place in ("nap_short", "nap_long")]
     true = shares(before, after, "nap_short", "nap_long")[1]
     assert napped[1] / sum(napped) == pytest.approx(true, abs=0.07 if collector == "perf" else 0.12)

@@ -271,20 +271,24 @@ def test_no_record_is_lost_while_the_worker_gets_no_processor(target: subprocess
     """Stop the worker before the first samples, until the kernel has copied more stacks than perf's rings hold."""
     summary = tmp_path / "summary.json"
     options = "--collector", "perf", "-r", "99", "--summary", str(summary)
-    with recording_to(tmp_path / "a.collapsed", target.pid, *options) as (recorder, worker):
-        os.kill(worker, signal.SIGSTOP)
-        try:
-            began_s = processor_time_s(target.pid)
-            until(lambda: processor_time_s(target.pid) > began_s + 2.5)
-            starved_s = processor_wait_s(recorder.pid)
-        finally:  # also after a timeout: no stopped process stays behind
-            os.kill(worker, signal.SIGCONT)
-        recorder.send_signal(signal.SIGINT)
-        _, said = recorder.communicate(timeout=100)
-    found = json.loads(summary.read_text())
-    lost = [counter for counter in found["errors"] if "lost" in counter]
-    # a sampler without a processor cannot read the rings
-    assert starved_s > 1 or (found["samples"] > 150 and not lost), (said, found["errors"], found["samples"])
+    for _ in range(5):  # again, if the sampler got no processor to read the rings
+        with recording_to(tmp_path / "a.collapsed", target.pid, *options) as (recorder, worker):
+            os.kill(worker, signal.SIGSTOP)
+            try:
+                began_s, waited_s = processor_time_s(target.pid), processor_wait_s(recorder.pid)
+                until(lambda began_s=began_s: processor_time_s(target.pid) > began_s + 2.5)
+                starved_s = processor_wait_s(recorder.pid) - waited_s
+            finally:  # also after a timeout: no stopped process stays behind
+                os.kill(worker, signal.SIGCONT)
+            recorder.send_signal(signal.SIGINT)
+            _, said = recorder.communicate(timeout=100)
+        found = json.loads(summary.read_text())
+        lost = {counter: count for counter, count in found["errors"].items() if "lost" in counter}
+        if starved_s < 1:
+            break
+    # what a sampler without a processor does not read is lost, and counted
+    assert found["samples"] + sum(lost.values()) > 150, (said, found["errors"], found["samples"])
+    assert not lost or starved_s > 1, (said, lost)
 
 
 def processor_wait_s(pid: int) -> float:

@@ -18,4 +18,4 @@ def victim():
 for function in (hog, hog, victim):
     threading.Thread(target=function, daemon=True).start()
 print("ready")
-time.sleep(60)
+time.sleep(600)
