@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pyprof.collectors.base import CollectorStats, Feedback
-from pyprof.lazy_dataclasses import dataclass
+from pyprof.lazy_dataclasses import dataclass, field
 from pyprof.model.profile import ThreadInfo
 from pyprof.model.sample_batch import SampleBatch
 
@@ -77,6 +77,7 @@ class SwitchBatch:
         since_ns: Time from which a thread's switches are known, by tid, for threads that existed before.
         gaps: Spans of time whose switch records were lost.
         paused: Threads whose switches are not recorded now, because they are too frequent.
+        unsampled: Spans of time in which samples of running threads were lost.
     """
 
     running: list[SampleBatch]
@@ -86,6 +87,7 @@ class SwitchBatch:
     since_ns: Mapping[int, int]
     gaps: list[Gap]
     paused: frozenset[int]
+    unsampled: list[Gap] = field(default_factory=list)
 
 
 class SwitchSource(Protocol):

@@ -38,6 +38,7 @@ from pyprof.collectors.offcpu.interval_attribution import (
     OffCpuIntervals,
 )
 from pyprof.collectors.offcpu.interval_matching import PausedThreads
+from pyprof.collectors.offcpu.lost_running_time import LostRunningTime
 from pyprof.lazy_dataclasses import replace
 from pyprof.model.address_space import AddressSpace
 from pyprof.model.marker_frames import Blocked, KernelStack
@@ -237,6 +238,7 @@ class WallClockCollector:
         looked_at_ns = round(_PERIODS * 1e9 / options.rate_hz)
         self._opened_ns = time.monotonic_ns()
         self._intervals = OffCpuIntervals(options.running, self._opened_ns, looked_at_ns)
+        self._lost = LostRunningTime(round(1e9 / options.rate_hz))
         self._labels = WaitLabels(options.kernel)
         self._interpreted: set[int] = set()
         self._began_ns = self._stopped_ns = 0
@@ -247,6 +249,7 @@ class WallClockCollector:
     def batches(self) -> Iterator[SampleBatch]:
         self._began_ns = max(self._handover.given_ns, self._opened_ns)
         self._intervals.start_at(self._began_ns)
+        self._lost.start_at(self._began_ns)
         for out_of_band in self._out_of_band.batches():
             yield from split_at_flushes(self._handover, [out_of_band], self._reached_ns(), self._drain_parts)
         reached_ns = self._reached_ns()
@@ -324,6 +327,7 @@ class WallClockCollector:
             yield from (
                 batch.take_samples(np.flatnonzero(batch.time_ns >= self._began_ns)) for batch in happened.running
             )
+            yield from self._lost_parts(happened, now)
         yield from self._parts(attributed, now)
         if out_of_band is not None:
             out_of_band = self._labels.relabel_samples(out_of_band)
@@ -332,6 +336,23 @@ class WallClockCollector:
         yield from self._of_samples(happened, attributed)
         if out_of_band is not None:
             yield self._of_out_of_band(out_of_band, attributed, attributed.out_of_band_open)
+
+    def _lost_parts(self, happened: SwitchBatch, now: int) -> Iterator[SampleBatch]:
+        """Yield a batch of the time that threads ran while records of their samples were lost."""
+        tid, time_ns = (
+            np.concatenate([getattr(batch, name) for batch in happened.running] or [np.zeros(0, np.int64)])
+            for name in ("tid", "time_ns")
+        )
+        samples = ThreadEvents.make_points(tid, time_ns)
+        without = {*happened.paused, *self._intervals.paused_threads}
+        found = self._lost.find_lost_time(happened.switches, samples, happened.unsampled, happened.gaps, without, now)
+        if not found:
+            return
+        tids, length = (np.array(column, np.int64) for column in zip(*found, strict=True))
+        wanted = self._source.mask_shown(tids, now - length)
+        ids = self._source.find_thread_ids(tids, now - length)
+        batch = replace(_without_registers(SampleKind.LOST, ids, tids, now - length, length), followed=False)
+        yield batch.take_samples(np.flatnonzero(wanted))
 
     def _ran(self, running: list[SampleBatch]) -> dict[int, int]:
         """Return the on-CPU time in ns of threads whose switch records are paused, by tid. It comes from

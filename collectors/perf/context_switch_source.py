@@ -72,6 +72,7 @@ class PerfSwitchSource:
             since_ns=self.switches.since_ns,
             gaps=switched.gaps,
             paused=switched.paused,
+            unsampled=taken.scan.gaps,
         )
 
     def release_switches(self) -> tuple[frozenset[int], int]:

@@ -35,6 +35,8 @@ _PAGE = mmap.PAGESIZE
 _HEAD, _TAIL = 1024 // 8, 1032 // 8
 _SPILL = (1 << 16) + _PAGE
 MIN_RING = 64 << 10
+_MAX_RECORD_BYTES = 1 << 16
+_FOREVER_NS = 2**62
 _MUCH = 4
 """A perf ring should be read when more than 1/_MUCH of it is used."""
 
@@ -47,9 +49,11 @@ class Ring:
         size: Bytes of data, a power of two.
         discarded: Position in bytes up to which records were discarded, -1 if none were. A LOST record
             directly after it counts discarded records.
+        heard_ns: Time of the last record that was read.
     """
 
     discarded = -1
+    heard_ns = 0
 
     def __init__(self, words: npt.NDArray[np.uint64], control: int, size: int) -> None:
         self._words = words
@@ -286,6 +290,7 @@ class Scan:
         recorded_pids: Pids of the recording's processes, or None if all records are wanted.
         strange: (time, word, size in words) of records of unknown processes. add_descendants() moves those of
             new children to `others` after all rings were read.
+        gaps: Spans of time, as (begin, end), in which records of a ring were lost.
     """
 
     samples: list[I64] = field(default_factory=list)
@@ -294,6 +299,7 @@ class Scan:
     broken: int = 0
     recorded_pids: Set[int] | None = None
     strange: list[tuple[int, int, int]] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
 
     def add_other(self, words: U64, header: int, time_ns: int, word: int, size: int) -> None:
         """Decode a perf record that is not a sample, and add it to `others`. `size` is its size in 64-bit words."""
@@ -354,6 +360,7 @@ def scan_ring(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
                 run = int(late.argmax())
             if run:
                 into.samples.append(word + np.arange(run, dtype=np.int64) * (size // 8))
+                ring.heard_ns = view[word + (run - 1) * (size // 8) + TIME]
             position += run * size
             if stop:
                 break
@@ -365,6 +372,9 @@ def scan_ring(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
             if kind == LOST and position == ring.discarded:
                 position += size
                 continue
+            if kind in (LOST, LOST_SAMPLES):
+                into.gaps.append((ring.heard_ns, time_ns))
+            ring.heard_ns = time_ns
             is_ours = known is None or kind not in _OF_PROCESSES or ids & 0xFFFF_FFFF in known
             if is_ours or (kind == FORK and known is not None and ids >> 32 in known):
                 into.add_other(words, header, time_ns, word, size // 8)
@@ -372,6 +382,8 @@ def scan_ring(ring: Ring, words: U64, until_ns: int, into: Scan) -> None:
                 into.strange.append((time_ns, word, size // 8))
             position += size
     into.tails.append((ring, position))
+    if position == head and head - ring.tail > ring.size - min(_MAX_RECORD_BYTES, ring.size // 8):
+        into.gaps.append((ring.heard_ns, _FOREVER_NS))  # the next records may already be lost
 
 
 def _run(words: U64, word: int, size: int, most: int) -> int:

@@ -36,6 +36,7 @@ class SampleKind(IntEnum):
     BLOCKED = 1  # read without a stop while the thread slept: sp, pc and the stack; no other register
     UNCHANGED = 2  # the thread has not run since its last sample, whose stack is used again; nothing is copied
     UNSEEN = 3  # of the stack, only the kernel frames are known (kernel_stack)
+    LOST = 4  # time that a thread ran while records of its samples were lost
 
 
 @dataclass(frozen=True)

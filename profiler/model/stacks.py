@@ -21,6 +21,7 @@ from pyprof.model.interpreter_frames import FunctionPlace
 from pyprof.model.marker_frames import (
     CUTS,
     LEFT_OUT,
+    LOST,
     NOT_ONE_BY_ONE,
     NOT_SAMPLED,
     Blocked,
@@ -227,6 +228,10 @@ class StackTable:
         """Return the node of a sample's stack that could not be read, so that at most its kernel frames are known."""
         sums = not frames or any(isinstance(frame, Blocked) and frame.call == NOT_ONE_BY_ONE for frame in frames)
         return self.extend(self.child(0, marker_key(NOT_SAMPLED if sums else UNREADABLE)), frames)
+
+    def add_lost_time(self) -> int:
+        """Return the node of running time whose samples were lost."""
+        return self.child(0, marker_key(LOST))
 
     def copy_stacks(self, other: StackTable, nodes: Iterable[int]) -> list[int]:
         """Copy stacks of another stack table into this one, by their leaves.

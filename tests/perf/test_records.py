@@ -177,6 +177,22 @@ def test_records_of_other_kinds_and_sizes_do_not_hide_samples() -> None:
     assert [record.kind for record in found.others] == [FORK, LOST]
     assert parse_task(found.others[0].body) == (7, 7, 5, 4)
     assert parse_lost(LOST, found.others[1].body) == 42
+    assert found.gaps == [(4, 5)]
+
+
+def test_time_of_lost_samples_is_a_gap_from_the_last_record_of_an_earlier_reading() -> None:
+    ring = Written()
+    ring.write(sample(3, 1, b""))
+    ring.write(sample(4, 1, b""))
+    ring.read()[0].release_records()
+    ring.write(other(LOST, 9, struct.pack("=QQ", 1, 42)))
+    found, _ = ring.read()
+    assert found.gaps == [(4, 9)]
+    found.release_records()
+    while ring.head - ring.ring.tail < SIZE - 2048:
+        ring.write(sample(10, 1, b"", room=1024))
+    assert ring.read(until=9)[0].gaps == []
+    assert ring.read()[0].gaps == [(10, 2**62)]
 
 
 def test_what_is_later_than_asked_stays_in_the_ring() -> None:

@@ -37,8 +37,6 @@ from tests.support import PROGRAMS, build, busy_loops, missing, need
 pytestmark = [pytest.mark.live, pytest.mark.system]
 
 SECONDS = 3.0
-LOSSES = {"samples_lost", "switch_records_lost"}
-"""Counters of records that the kernel dropped, because the profiler got no processor to read them."""
 
 
 @pytest.fixture(scope="module")
@@ -242,9 +240,7 @@ def test_thousands_of_switches_a_second_keep_their_places_and_their_time(program
         while effective(seconds for _, seconds in found) < 40:  # on a busy machine few long waits are most of the time
             waits = target.record()
             for thread in ("pings", "pongs"):
-                assert waits.total(thread) <= 1.06 * waits.passed
-                if not LOSSES & waits.errors.keys():  # on a busy machine the kernel drops records of these threads
-                    assert waits.total(thread) >= 0.94 * waits.passed
+                assert waits.total(thread) == pytest.approx(waits.passed, rel=0.06), (waits.seconds, waits.errors)
             places = ("wait_first", "wait_second")
             found += [(place, s) for stack, s in waits.each["pongs"] for place in places if place in stack]
         after = target.truth()

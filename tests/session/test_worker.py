@@ -275,8 +275,8 @@ def test_no_record_is_lost_while_the_worker_gets_no_processor(target: subprocess
         with recording_to(tmp_path / "a.collapsed", target.pid, *options) as (recorder, worker):
             os.kill(worker, signal.SIGSTOP)
             try:
-                began_s, waited_s = processor_time_s(target.pid), processor_wait_s(recorder.pid)
-                until(lambda began_s=began_s: processor_time_s(target.pid) > began_s + 2.5)
+                waited_s = processor_wait_s(recorder.pid)
+                until_it_ran(target.pid, 2.5)
                 starved_s = processor_wait_s(recorder.pid) - waited_s
             finally:  # also after a timeout: no stopped process stays behind
                 os.kill(worker, signal.SIGCONT)
@@ -289,6 +289,12 @@ def test_no_record_is_lost_while_the_worker_gets_no_processor(target: subprocess
     # what a sampler without a processor does not read is lost, and counted
     assert found["samples"] + sum(lost.values()) > 150, (said, found["errors"], found["samples"])
     assert not lost or starved_s > 1, (said, lost)
+
+
+def until_it_ran(pid: int, seconds: float) -> None:
+    """Wait until the process has spent this much more processor time."""
+    end_s = processor_time_s(pid) + seconds
+    until(lambda: processor_time_s(pid) > end_s)
 
 
 def processor_wait_s(pid: int) -> float:

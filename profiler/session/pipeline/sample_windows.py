@@ -233,6 +233,8 @@ class Recorder:
         for lane in np.flatnonzero(batch.kind == SampleKind.UNSEEN).tolist():
             inside = 0 if batch.kernel_stack is None else int(batch.kernel_stack[lane])
             rows.node[lane] = self._stacks.add_unread_stack(batch.kernel_stacks[inside])
+        for lane in np.flatnonzero(batch.kind == SampleKind.LOST).tolist():
+            rows.node[lane] = self._stacks.add_lost_time()
         if batch.followed:
             self._last.follow(rows)
         if batch.kernel_stack is not None:
