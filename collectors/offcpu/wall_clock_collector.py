@@ -349,8 +349,8 @@ class WallClockCollector:
         if not found:
             return
         tids, length = (np.array(column, np.int64) for column in zip(*found, strict=True))
-        wanted = self._source.mask_shown(tids, now - length)
         ids = self._source.find_thread_ids(tids, now - length)
+        wanted = self._source.mask_recorded(ids[0]) & self._source.mask_shown(tids, now - length)
         batch = replace(_without_registers(SampleKind.LOST, ids, tids, now - length, length), followed=False)
         yield batch.take_samples(np.flatnonzero(wanted))
 
