@@ -548,6 +548,15 @@ def read_stop_state(tid: int) -> str:
         return "X"
 
 
+front_pid = 0
+"""Pid of the parent that passes signals on to this process (cli/front_process.py), 0 if there is none."""
+
+
+def own_pids() -> set[int]:
+    """Return the pids of this process and of its front process. They are never recorded with other processes."""
+    return {os.getpid(), front_pid or os.getpid()}
+
+
 def is_own_child(tid: int) -> bool:
     try:
         status = read_thread_status(tid)

@@ -4,11 +4,11 @@ their processor time.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pyprof.collectors.cpu_time_accounting import Account, Accounts, EndedThreadTimes, LostSamples, TotalTimes
+from pyprof.collectors.linux import procfs
 from pyprof.collectors.linux.child_processes import find_descendants
 from pyprof.collectors.perf.per_thread_events import FOREVER_NS
 from pyprof.collectors.perf.processes_from_records import ProcessEvents, TrackedProcesses
@@ -64,7 +64,7 @@ class ProcessSet:
     @property
     def excluded_pids(self) -> set[int]:
         """Pids that are never recorded: those of the profiler's own processes, and those that may not be read."""
-        own = {os.getpid()}
+        own = procfs.own_pids()
         return own | self._selection.ours | self._selection.refused_pids if self._selection else own
 
     def children(self) -> list[int]:

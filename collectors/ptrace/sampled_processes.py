@@ -108,7 +108,7 @@ class Targets:
     def add_processes(self, pids: Iterable[int]) -> None:
         """Start to sample those of the processes that are not sampled yet."""
         for pid in pids:
-            if self._is_sampled(pid) or pid == os.getpid():
+            if self._is_sampled(pid) or pid in procfs.own_pids():
                 continue
             try:
                 self.add_process(pid)

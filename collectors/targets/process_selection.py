@@ -154,7 +154,7 @@ def _criteria(options: TargetOptions) -> list[Fits]:
 
 
 def _is_program(pid: int) -> bool:
-    stat = _stat(pid) if pid != os.getpid() else None
+    stat = _stat(pid) if pid not in procfs.own_pids() else None
     return stat is not None and not stat.is_kernel_thread and not stat.is_zombie
 
 

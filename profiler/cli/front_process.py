@@ -49,8 +49,9 @@ def begin_session() -> None:
         _end_like(_wait(child, watched))
     _signal.signal(_signal.SIGCHLD, usual)
     if os.getpid() != front:
-        from pyprof.collectors.linux import libc
+        from pyprof.collectors.linux import libc, procfs
 
+        procfs.front_pid = front
         libc.prctl(libc.PR_SET_PDEATHSIG, _signal.SIGTERM)
         if os.getppid() != front:
             os.kill(os.getpid(), _signal.SIGTERM)

@@ -162,7 +162,8 @@ def test_target_that_ends_while_it_is_recorded_ends_the_recording(tmp_path: Path
 def test_profiler_that_is_killed_leaves_a_target_that_the_next_one_sets_free() -> None:
     with running(ladder("ladder"), "spin", LIFE) as program, gdbserver(program.pid) as address:
         for wait in (3.0, 3.3):
-            killed = subprocess.Popen([*PYPROF, "record", "--gdb", address, "-q", "-o", "/dev/null", "-f", "collapsed"])
+            command = [*PYPROF, "record", "--gdb", address, "-q", "-o", "/dev/null", "-f", "collapsed"]
+            killed = subprocess.Popen(command, start_new_session=True)  # without a front process, which would end it
             time.sleep(wait)
             killed.kill()
             killed.wait()
