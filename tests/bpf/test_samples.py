@@ -140,16 +140,20 @@ def test_process_whose_memory_the_kernel_takes_apart_has_ended_and_is_not_cut_by
         options = ("-r", "999", "-o", str(output), "--summary", str(summary))
         done = warm.run("record", "-q", *options, *BY_BPF, "--", sys.executable, "-c", ENDING, children, timeout=120)
         assert done.returncode == 0, done.stderr
-        gone = [(frames, n) for frames, n in stacks(output) if "memory given up (exit or exec)" in frames[0]]
-        if count(gone) > 20:
+        found = stacks(output)
+        at_the_end = [(frames, n) for frames, n in found if frames[-1] in ("_exit", "__GI__exit", "execve")]
+        if count(at_the_end) > 20:
             break
-    assert count(gone) > 20
-    at_the_end = count([(frames, n) for frames, n in gone if frames[-1] in ("_exit", "__GI__exit", "execve")])
+    assert count(at_the_end) > 20
+    # since Linux 6.16 the stack is copied when a process begins to exit; otherwise its memory may be gone
+    gone = [(frames, n) for frames, n in found if "memory given up (exit or exec)" in frames[0]]
+    cut = [(frames, n) for frames, n in at_the_end if "truncated" in frames[0]]
+    assert count(cut) == count([(frames, n) for frames, n in cut if "memory given up" in frames[0]])
     # a page of a stack that was not in memory is read later, and some processes have ended by then
-    assert count(gone) - at_the_end <= count(gone) // 20
+    assert count(gone) - count(cut) <= 1 + count(gone) // 20
     ends = json.loads(summary.read_text())["ends"]
-    assert ends["gone"] == count(gone)
-    assert ends.get("unreadable", 0) <= 1 + ends["gone"] // 10
+    assert ends.get("gone", 0) == count(gone)
+    assert ends.get("unreadable", 0) <= 1 + count(at_the_end) // 10
 
 
 SHORT = """
