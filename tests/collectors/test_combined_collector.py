@@ -20,7 +20,7 @@ from pyprof.collectors.combined import planner as planning
 from pyprof.collectors.combined.open_sources import MainSource, sum_stats
 from pyprof.collectors.combined.planner import Planner
 from pyprof.collectors.combined.source_switching_collector import CombinedCollector
-from pyprof.collectors.cpu_time_accounting import Account
+from pyprof.collectors.cpu_time_accounting import Account, TotalTimes
 from pyprof.collectors.perf.event_attributes import MOST_STACK
 from pyprof.collectors.perf.kernel_collector import NEVER_STOPPED
 from pyprof.collectors.sampling_source_plan import Choice, PlanFacts
@@ -105,8 +105,9 @@ class Source:
     def find_interpreter(self, pid: int) -> str:
         return ""
 
-    def totals(self) -> tuple[int, int, int]:
-        return self.births, self.births * MS * self.misses, 0
+    def totals(self) -> tuple[int, TotalTimes]:
+        due_ns = self.births * MS * self.misses
+        return self.births, TotalTimes(due_ns, 0, due_ns, 0)
 
     def learn(self, feedback: Feedback) -> None:
         self.learned.append(feedback.batch)
