@@ -54,7 +54,7 @@ def until_ran(pid: int, seconds: float) -> None:
 def recorded(pid: int, output: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """Record with a BPF ring for some 200 samples. Yield the running recorder, and interrupt it afterwards."""
     command = [sys.executable, "-c", OF_1_MB, "record", "-q", *BY_BPF, "-p", str(pid), "-o", str(output), *options]
-    with subprocess.Popen(command) as recording:
+    with subprocess.Popen(command, start_new_session=True) as recording:  # no front process
         try:
             end = time.monotonic() + 30
             while not held(recording.pid, "prog_id") and time.monotonic() < end:

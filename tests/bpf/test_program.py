@@ -154,7 +154,13 @@ def test_nothing_stays_in_the_kernel() -> None:
 @pytest.mark.parametrize("mode", ["cpu", "offcpu"])
 def test_nothing_stays_of_a_recording_that_is_killed(mode: str, tmp_path: Path) -> None:
     command = ["record", "--collector", "bpf", "--mode", mode, "-p", str(os.getpid()), "-o", str(tmp_path / "out.json")]
-    with subprocess.Popen([*PYPROF, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as recording:
+    nowhere = subprocess.DEVNULL
+    with subprocess.Popen(
+        [*PYPROF, *command],
+        stdout=nowhere,
+        stderr=nowhere,
+        start_new_session=True,  # no front process
+    ) as recording:
         end = time.monotonic() + 30
         while len(programs := held(recording.pid, "prog_id")) < (3 if mode == "cpu" else 5) and time.monotonic() < end:
             time.sleep(0.05)

@@ -131,6 +131,9 @@ def record(folder: Path, by: Sequence[str], *options: str, command: bool = False
             [*by, *PYPROF, "record", *to, *options, *what],
             capture_output=True, text=True, timeout=120, check=False, cwd="/",
         )  # fmt: skip
+        if "got no processor" in done.stderr and seconds < MAX_S:  # without a priority beside other work
+            seconds *= 2
+            continue
         assert done.returncode == 0, done.stderr
         found = Recorded(judged(output.read_text()), json.loads(summary.read_text()), done.stdout)
         if found.least > ENOUGH or seconds > MAX_S:
@@ -220,8 +223,11 @@ def test_native_programs_miss_nothing_without_it(folder: Path) -> None:
     summary = folder / "out.json"
     to = ("-q", "-o", str(folder / "out.collapsed"), "--summary", str(summary))
     with subprocess.Popen([*NOBODY, "sh", "-c", "while :; do :; done"]) as process:
-        command = [*NOBODY, *PYPROF, "record", *to, "-d", "1", "-p", str(process.pid)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd="/")
+        for seconds in ("1", "4", "16"):
+            command = [*NOBODY, *PYPROF, "record", *to, "-d", seconds, "-p", str(process.pid)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd="/")
+            if "got no processor" not in done.stderr:
+                break
         process.kill()
     assert done.returncode == 0, done.stderr
     notes = json.loads(summary.read_text())["notes"]

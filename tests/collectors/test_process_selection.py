@@ -176,7 +176,7 @@ def test_processes_of_the_profiler_are_never_recorded(options: tuple[str, ...], 
     out = tmp_path / "out.collapsed"
     with spinning(program) as one, spinning(program):
         command = [*PYPROF, "record", "--processes", *options, "-d", "1.5", "-o", str(out)]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as profiler:
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as profiler:
             started: set[str] = set()
             while not started and profiler.poll() is None:
                 started = set(Path(f"/proc/{profiler.pid}/task/{profiler.pid}/children").read_text().split())

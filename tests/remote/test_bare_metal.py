@@ -75,7 +75,7 @@ def test_board_whose_profiler_was_killed_can_be_recorded_again(tmp_path: Path) -
             "-f",
             "collapsed",
         ]
-        killed = subprocess.Popen(command)
+        killed = subprocess.Popen(command, start_new_session=True)  # no front process
         time.sleep(1.5)
         killed.kill()
         killed.wait()

@@ -178,7 +178,10 @@ def test_profiler_that_is_killed_leaves_a_target_that_the_next_one_sets_free() -
 def test_profiler_that_is_ended_by_a_signal_detaches(tmp_path: Path) -> None:
     with running(ladder("ladder"), "spin", LIFE) as program, gdbserver(program.pid) as address:
         output = tmp_path / "out.collapsed"
-        profiler = subprocess.Popen([*PYPROF, "record", "--gdb", address, "-q", "-o", str(output)])
+        profiler = subprocess.Popen(
+            [*PYPROF, "record", "--gdb", address, "-q", "-o", str(output)],
+            start_new_session=True,  # no front process: the sampler catches the signal
+        )
         while not catches(profiler.pid, signal.SIGTERM):
             time.sleep(0.05)
         time.sleep(1.5)

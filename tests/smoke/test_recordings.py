@@ -173,7 +173,9 @@ def test_target_runs_on_after_its_profiler_was_killed(tmp_path: Path) -> None:
     file = tmp_path / "spent"
     with running(sys.executable, str(PROGRAMS / "shares.py"), str(file)) as process:
         command = [sys.executable, "-m", "pyprof", "record", "-p", str(process.pid), "-o", str(tmp_path / "out.html")]
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as profiler:
+        nowhere = subprocess.DEVNULL
+        # without a front process, so that the sampler itself is killed
+        with subprocess.Popen(command, stdin=nowhere, stderr=nowhere, start_new_session=True) as profiler:
             before = read_spent(file)[0] if file.exists() else 0
             while not file.exists() or read_spent(file)[0] < before + 500_000_000:
                 assert profiler.poll() is None
