@@ -66,7 +66,7 @@ class LossReason(IntEnum):
         return self
 
     SAMPLED = 0, "a record was submitted"
-    RING_FULL = 1, "no room for the record"
+    RING_FULL = 1, "no room for the record", "samples_lost"
     NO_USER_MODE = 2, "a kernel thread, or no registers"
     STACK_UNREADABLE = 3, "pages of the stack could not be read: never touched, or swapped out"
     STACK_CUT = 4, "longer than MOST_STACK", "bpf_stack_too_long"

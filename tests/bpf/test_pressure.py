@@ -95,6 +95,7 @@ def test_stopped_sampler_counts_lost_samples_and_others_are_right(tmp_path: Path
     assert blocks
     lost = found["skipped"]
     assert lost > 400, "the ring has room for 200"
+    assert found["errors"]["samples_lost"] == lost
     spent, missing = found["processor"]["spent_s"], found["processor"]["lost_s"]
     assert missing == pytest.approx(lost / 999, rel=0.1)
     assert found["samples"] / 999 + missing == pytest.approx(spent, rel=0.4)  # up to 30 % less on a busy machine
