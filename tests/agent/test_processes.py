@@ -251,6 +251,7 @@ def test_process_with_a_reused_pid_has_its_own_service() -> None:
         first_ns = began_ns(first.pid)
         found.by_pid[first.pid] = replace(found.by_pid[first.pid], young=False)
         first.communicate(b"\n")
+    time.sleep(0.05)  # the kernel states starts in ticks of 10 ms
     with started_as(first.pid, "agent-test-next") as second:
         again(found)
         assert found.verdict(second.pid, began_ns(second.pid)).service == "next"

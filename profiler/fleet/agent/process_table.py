@@ -412,10 +412,11 @@ class ProcessTable:
         if (running := self.by_pid.get(pid)) is not None and running.verdict.service:
             known.append((math.inf, running))
         ahead_ns = read_boot_ahead_ns()
-        for at, seen in reversed(known):
-            begun_ns = seen.start * _TICK_NS - ahead_ns
-            if not started_ns or begun_ns - _MAX_START_ERROR_NS <= started_ns <= at * 1e9:
-                return seen.verdict
+        for error_ns in (_TICK_NS, _MAX_START_ERROR_NS):  # an earlier process with the pid may have ended just before
+            for at, seen in reversed(known):
+                begun_ns = seen.start * _TICK_NS - ahead_ns
+                if not started_ns or begun_ns - error_ns <= started_ns <= at * 1e9:
+                    return seen.verdict
         return NOT_RECORDED
 
 
