@@ -48,7 +48,8 @@ from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRu
 
 if TYPE_CHECKING:
     from pyprof.unwind.code_analysis.aarch64_code_rules import Aarch64CodeRules
-    from pyprof.unwind.code_analysis.code_rules import AnalysedCode, CodeRules
+    from pyprof.unwind.code_analysis.analysed_code import AnalysedCode
+    from pyprof.unwind.code_analysis.code_rules import CodeRules
 
 MAX_ROWS = 1 << 19
 """Maximum number of cached unwind rows per address space. A full cache is cleared."""

@@ -131,7 +131,7 @@ def record(folder: Path, by: Sequence[str], *options: str, command: bool = False
             [*by, *PYPROF, "record", *to, *options, *what],
             capture_output=True, text=True, timeout=120, check=False, cwd="/",
         )  # fmt: skip
-        if "got no processor" in done.stderr and seconds < MAX_S:  # without a priority beside other work
+        if "got no processor" in done.stderr and seconds < MAX_S:  # no priority next to other work
             seconds *= 2
             continue
         assert done.returncode == 0, done.stderr

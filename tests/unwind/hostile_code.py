@@ -19,7 +19,8 @@ from pyprof.objfile.base import ObjectFile
 from pyprof.objfile.object_file_opening import open_object_file
 from pyprof.unwind import native_unwinder
 from pyprof.unwind.code_analysis import code_rules
-from pyprof.unwind.code_analysis.code_rules import AnalysedCode, CodeRules
+from pyprof.unwind.code_analysis.analysed_code import AnalysedCode
+from pyprof.unwind.code_analysis.code_rules import CodeRules
 from tests.unwind.made_stacks import little_elf
 
 PIECES = [bytes.fromhex(text) for text in (

@@ -121,6 +121,14 @@ def test_call_without_a_saved_return_address_has_no_rule() -> None:
     assert rules[2] is None
 
 
+def test_return_address_in_a_scratch_register_gives_no_rule_and_no_end_of_the_stack() -> None:
+    keep_in_x9, ret_x9 = 0xAA1E03E9, 0xD65F0120  # mov x9, x30; ret x9
+    rules = rules_of([keep_in_x9, CALL, NOP, ret_x9])
+    assert rules[0] is not None
+    assert rules[0].ra == IN_LR
+    assert rules[1:] == [None, None, None]
+
+
 def test_code_behind_a_call_needs_a_way_to_a_return() -> None:
     rules = rules_of([PUSH_RECORD, IF_ZERO_SKIP_TWO, POP_RECORD, RET, CALL, 0xD4200000])  # brk
     assert all(rules[:5])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 
@@ -23,9 +24,17 @@ from pyprof.unwind.code_analysis.aarch64_control_flow import (
     proved_states,
 )
 from pyprof.unwind.code_analysis.aarch64_frame_state import FIRST_SAVED, FP, LR, SP, Aarch64State
-from pyprof.unwind.code_analysis.cfa_and_register_state import CFA, KEPT, LOST
-from pyprof.unwind.code_analysis.code_rules import IDLE_S, MAX_GUESSES, AnalysedCode
-from pyprof.unwind.code_analysis.function_index import MAX_SCANNED, U64, imported_functions, symbols
+from pyprof.unwind.code_analysis.analysed_code import AnalysedCode, AnalysedPieces
+from pyprof.unwind.code_analysis.cfa_and_register_state import CFA, KEPT
+from pyprof.unwind.code_analysis.code_rules import IDLE_S, MAX_GUESSES
+from pyprof.unwind.code_analysis.function_index import (
+    MAX_SCANNED,
+    U64,
+    ascending,
+    imported_functions,
+    is_among,
+    symbols,
+)
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule
 
 _BTI_C = 0xD503_245F
@@ -50,16 +59,16 @@ class Aarch64CodeRules:
         self._segments = [segment for segment in file.loads if segment.executable]
         self._opened: dict[int, Aarch64Code] = {}
         tables = list(extents)
-        found = [starts for starts, _ in tables] + [ends for _, ends in tables]
+        certain = [starts for starts, _ in tables]
         for each in (file, debug):
-            found += [symbols(each, name) for name in (".symtab", ".dynsym")] if each is not None else []
-        found += [np.array([file.entry], np.uint64), *(_called(file, segment) for segment in self._segments)]
-        self._starts: list[int] = distinct(np.concatenate(found)).tolist()
-        self._certain = set(self._starts).difference(*(ends.tolist() for _, ends in tables))
-        self._certain.update(*(starts.tolist() for starts, _ in tables))
+            certain += [symbols(each, name) for name in (".symtab", ".dynsym")] if each is not None else []
+        certain += [_called(file, segment) for segment in self._segments]
+        if file.entry:
+            certain.append(np.array([file.entry], np.uint64))
+        self._certain = ascending(certain)
+        self._starts = ascending([*certain, *(ends for _, ends in tables)])
         self._imported = imported_functions(file)
-        self._pieces: dict[int, AnalysedCode] = {}
-        self._piece_starts: list[int] = []
+        self._pieces = AnalysedPieces()
         self._ends: dict[int, int] = {}
         self._returning: dict[int, bool] = {}
         self._used = 0.0
@@ -81,9 +90,7 @@ class Aarch64CodeRules:
 
     def known_piece(self, svma: int) -> AnalysedCode | None:
         """Return the analysed code that covers an address, or None if its function was not analysed before."""
-        at = bisect_right(self._piece_starts, svma) - 1
-        piece = self._pieces[self._piece_starts[at]] if at >= 0 else None
-        return piece if piece is not None and svma < piece.rows.end else None
+        return self._pieces.find(svma)
 
     def drop_idle_code(self, now: float) -> None:
         """Free the view of the file's code if no function was analysed in the last IDLE_S seconds.
@@ -103,10 +110,10 @@ class Aarch64CodeRules:
         self._ends[start] = 0
         code = self._open(start)
         function = analyse_aarch64(code, start) if code is not None else None
-        if code is None or function is None or not (function.returns or start in self._certain):
+        if code is None or function is None or not (function.returns or is_among(self._certain, start)):
             return 0
         states = proved_states(function, lambda call: self._returns(code, call))
-        self._store(code, function, states)
+        self._store(function, states)
         self._ends[start] = function.end(code)
         return self._ends[start]
 
@@ -144,43 +151,51 @@ class Aarch64CodeRules:
                 return self._imported.get(_slot(code, target)) is False
 
             code = Aarch64Code(
-                words, segment.vaddr, next_start, self._certain.__contains__, self._file.entry.__eq__, never_returns
+                words,
+                segment.vaddr,
+                next_start,
+                partial(is_among, self._certain),
+                self._file.entry.__eq__,
+                never_returns,
             )
             self._opened[segment.vaddr] = code
         return self._opened[segment.vaddr]
 
-    def _store(self, code: Aarch64Code, function: Aarch64Function, states: dict[int, Aarch64State]) -> None:
+    def _store(self, function: Aarch64Function, states: dict[int, Aarch64State]) -> None:
         """Store the unwind rules of a function, in pieces of consecutive code."""
         rows: list[tuple[int, Rule]] = []
         end = -1
-        for at in sorted(states):
-            calls = function.known[at].calls and not states[at].outermost
-            if calls and states[at].saved[LR - FIRST_SAVED] in (KEPT, LOST):
-                continue  # a call without a saved return address never returns
-            rule = make_aarch64_rule(states[at], self._arch)
-            if at != end and rows:
-                self._store_piece(rows, end, function)
+        for at in [*sorted(states), None]:
+            if rows and at != end:
+                starts, rules = zip(*rows, strict=True)
+                rows_of_piece = FunctionRows(starts[0], end, starts, rules)
+                self._pieces.add(AnalysedCode(rows_of_piece, function.start, pushes=True))
                 rows = []
+            if at is None or not has_return_address(states[at], function.known[at].calls):
+                continue
+            rule = make_aarch64_rule(states[at], self._arch)
             if not rows or rows[-1][1] != rule:
                 rows.append((at, rule))
             end = at + 4
-        if rows:
-            self._store_piece(rows, end, function)
 
-    def _store_piece(self, rows: list[tuple[int, Rule]], end: int, function: Aarch64Function) -> None:
-        first = rows[0][0]
-        at = bisect_right(self._piece_starts, first)
-        if at and first < self._pieces[self._piece_starts[at - 1]].rows.end:
-            return
-        if at < len(self._piece_starts) and self._piece_starts[at] < end:
-            return
-        self._piece_starts.insert(at, first)
-        starts, rules = zip(*rows, strict=True)
-        self._pieces[first] = AnalysedCode(FunctionRows(first, end, starts, rules), function.start, True)
+
+def has_return_address(state: Aarch64State, calls: bool) -> bool:
+    """Return True if the frame's return address is known, or the frame has no caller.
+
+    Args:
+        state: The state of the frame before an instruction.
+        calls: The instruction is a call. The function then needs its return address in the frame.
+    """
+    place = state.saved[LR - FIRST_SAVED]
+    sp = state.distance(SP)
+    is_in_frame = place.origin == CFA and (sp is None or place.offset >= sp)
+    return state.outermost or is_in_frame or (place == KEPT and not calls)
 
 
 def make_aarch64_rule(state: Aarch64State, arch: Arch) -> Rule:
-    """Convert the state of an AArch64 frame, whose CFA is known, to the unwind rule that follows from the state."""
+    """Convert the state of an AArch64 frame to the unwind rule that follows from the state. Its CFA and its return
+    address are known, or it is outermost.
+    """
     if state.outermost:
         return Rule(arch.sp, 0, UNDEFINED)
     base = next(r for r in (SP, FP, *range(SP)) if state.distance(r) is not None)

@@ -7,7 +7,7 @@ the stack pointer and the link register of the entry, or to code that is reached
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from pyprof.lazy_dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from pyprof.unwind.code_analysis.aarch64_frame_state import (
     with_sp,
 )
 from pyprof.unwind.code_analysis.cfa_and_register_state import AnalysisLimitExceeded, Contradiction
+from pyprof.unwind.code_analysis.proved_instructions import find_proved
 
 MAX_INSTRUCTIONS = 1 << 15
 """Maximum number of instructions of one AArch64 function that are analysed."""
@@ -356,23 +357,7 @@ def proved_states(
         returns: Returns True for the address of a call if the called function is known to return.
     """
     known = function.known
-    after = {at: function.successors(at) for at in known}
-    within = {at: after[at] if not known[at].calls else [] for at in known}
-    evidence = _reach([function.start] if function.start in known else [], within)
-    if len(evidence) == len(known):
-        return {at: found.state for at, found in known.items()}
-    evidence |= {at for at, found in known.items() if found.leaves}
-
-    def with_calls(found: set[int]) -> set[int]:
-        calls = [at for at in known if known[at].calls]
-        while more := [at for at in calls if at in found and not found.issuperset(after[at]) and returns(at)]:
-            found = _reach([*found, *(target for at in more for target in after[at])], within)
-        return found
-
-    proved = with_calls(_reach(_reach(evidence, _inverse(after)), within))
-    reset = [target for at in proved if known[at].resets for target in after[at]]
-    kept = {at: targets if not known[at].resets else [] for at, targets in after.items()}
-    exact = with_calls(_reach(_reach([*evidence, *reset], _inverse(kept)), within))
+    exact, proved = find_proved(function.start, known, function.successors, returns)
     states = {at: known[at].state for at in exact}
     for at in proved - exact:
         state = known[at].state
@@ -380,22 +365,3 @@ def proved_states(
         if state.has_cfa:
             states[at] = state
     return states
-
-
-def _inverse(graph: Mapping[int, Iterable[int]]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for at, targets in graph.items():
-        for target in targets:
-            found.setdefault(target, []).append(at)
-    return found
-
-
-def _reach(starts: Iterable[int], graph: Mapping[int, Iterable[int]]) -> set[int]:
-    """Return the given addresses of instructions and all addresses that control can reach from them."""
-    found, waiting = set(starts), list(starts)
-    while waiting:
-        for target in graph.get(waiting.pop(), ()):
-            if target not in found:
-                found.add(target)
-                waiting.append(target)
-    return found

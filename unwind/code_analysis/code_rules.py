@@ -1,26 +1,21 @@
-"""Unwind rules of functions without unwind tables, from the analysis of their code.
+"""Unwind rules of x86-64 functions without unwind tables, from the analysis of their code.
 
 A function is analysed when a pc first needs it. Its rows are kept with the file, so that all processes and recordings
 of the file share them.
 
 native/flow analyses the functions, or Python code does where there is no native code.
-
-A call may not return. The code after such a call belongs to another path, such as a landing pad, or to another
-function. The analysis of a function assumes that each call returns, so that the code after it has the stack depth of
-the call. The later code proves this assumption: a return at the right depth, or code of the same depth that is reached
-without the call. Otherwise the called function must be known to return.
 """
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
-from pyprof.lazy_dataclasses import dataclass
 from pyprof.model.arch import Arch
 from pyprof.objfile.base import ObjectFile, Segment
+from pyprof.unwind.code_analysis.analysed_code import AnalysedCode, AnalysedPieces
 from pyprof.unwind.code_analysis.cfa_and_register_state import AT_CFA, AT_POINTER, NOT_KNOWN, FrameRow, with_sp
 from pyprof.unwind.code_analysis.function_analysis_bindings import MAX_SIZE, NativeFlow, drop_memory
 from pyprof.unwind.code_analysis.function_index import FunctionIndex
@@ -35,21 +30,12 @@ from pyprof.unwind.code_analysis.instruction_states import (
     has_prologue,
     is_padding,
 )
+from pyprof.unwind.code_analysis.proved_instructions import find_proved
 from pyprof.unwind.code_analysis.x86_control_flow import analyse
 from pyprof.unwind.code_analysis.x86_instruction_decoder import CALLEE_SAVED, decode
 from pyprof.unwind.dwarf_expressions import encode_deref, encode_plus, encode_plus_register, encode_register_plus
 from pyprof.unwind.native_unwinder import find_library
 from pyprof.unwind.rules import UNDEFINED, Extents, FunctionRows, RegKind, RegRule, Rule
-
-MAX_EDGES = 1 << 18
-"""Maximum number of control flow edges between the instructions of one function. A function with more gets no unwind
-rule.
-"""
-
-_Graph = Mapping[int, Iterable[int]]
-"""Control flow between instructions: for each instruction's address, the addresses of its successors (or of its
-predecessors).
-"""
 
 
 class PythonFlow:
@@ -97,26 +83,7 @@ def keep_proved(states: FunctionStates, returns: Callable[[int], bool]) -> None:
         returns: Returns True for the address of a call if the called function is known to return.
     """
     known = states.known
-    after = {start: states.successors(start) for start in known}
-    within = {start: after[start] if not known[start].calls else () for start in known}
-    evidence = _reach([states.start] if states.start in known else [], within)
-    if len(evidence) == len(known):
-        return
-    if sum(map(len, after.values())) > MAX_EDGES:
-        known.clear()
-        return
-    evidence |= {start for start, found in known.items() if found.leaves}
-    before, before_resets = _inverse(after, ()), _inverse(after, {s for s, found in known.items() if found.resets})
-    calls = [start for start in known if known[start].calls]
-
-    def with_calls(found: set[int]) -> set[int]:
-        while more := [s for s in calls if s in found and not found.issuperset(after[s]) and returns(s)]:
-            found = _reach([*found, *(target for start in more for target in after[start])], within)
-        return found
-
-    proved = with_calls(_reach(_reach(evidence, before), within))
-    reset = [target for start in proved if known[start].resets for target in after[start]]
-    exact = with_calls(_reach(_reach([*evidence, *reset], before_resets), within))
+    exact, proved = find_proved(states.start, known, states.successors, returns)
     for start in [start for start in known if start not in exact]:
         state = known[start].state
         if not state.outermost:
@@ -125,28 +92,6 @@ def keep_proved(states: FunctionStates, returns: Callable[[int], bool]) -> None:
             known[start] = known[start]._replace(state=state)
         else:
             del known[start]
-
-
-def _inverse(graph: Mapping[int, Iterable[int]], without: Iterable[int]) -> dict[int, list[int]]:
-    """Return a control flow graph with all edges reversed, without the edges that start at the excluded
-    instructions.
-    """
-    found: dict[int, list[int]] = {}
-    for start, targets in graph.items():
-        for target in targets if start not in without else ():
-            found.setdefault(target, []).append(start)
-    return found
-
-
-def _reach(starts: Iterable[int], graph: _Graph) -> set[int]:
-    """Return the addresses of the given instructions and of all instructions that control can reach from them."""
-    found, waiting = set(starts), list(starts)
-    while waiting:
-        for target in graph.get(waiting.pop(), ()):
-            if target not in found:
-                found.add(target)
-                waiting.append(target)
-    return found
 
 
 MAX_GUESSES = 16
@@ -169,21 +114,6 @@ _COLUMN = (0, 2, 1, 3, 7, 6, 4, 5, *range(8, 16))
 """Register column in the x86-64 Arch, which is the DWARF number, by the register's number in the instruction set."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnalysedCode:
-    """Consecutive code of one function for which the analysis has found unwind rules.
-
-    Attributes:
-        rows: The unwind rows of the code.
-        function: First address of the function.
-        pushes: The function saves a register at its start, and returns.
-    """
-
-    rows: FunctionRows
-    function: int
-    pushes: bool
-
-
 class CodeRules:
     """The unwind rules of one file that follow from its machine code. Functions are analysed when a pc first needs
     them.
@@ -201,8 +131,7 @@ class CodeRules:
         self._file = file
         self._arch = arch
         self._index = FunctionIndex(file, debug, extents)
-        self._pieces: dict[int, AnalysedCode] = {}
-        self._starts: list[int] = []
+        self._pieces = AnalysedPieces()
         self._analysed: dict[int, int] = {}
         self._rules: dict[FrameRow, Rule] = {}
         self._opened: dict[int, tuple[Code, NativeFlow | PythonFlow]] = {}
@@ -282,11 +211,7 @@ class CodeRules:
         """Return the analysed code that covers an address, or None if its function was not analysed before. Analyse
         nothing.
         """
-        at = bisect_right(self._starts, svma) - 1
-        if at < 0:
-            return None
-        piece = self._pieces[self._starts[at]]
-        return piece if svma < piece.rows.end else None
+        return self._pieces.find(svma)
 
     def _analyse(self, begin: int) -> int:
         """Analyse the function at or after an address, and return where the code after it begins (0 if that is
@@ -374,33 +299,16 @@ class CodeRules:
         for start, after, row in runs:
             rule = self._rule(row)
             if starts and end != start and not is_padding(code, end, start):
-                self._store_piece(starts, rules, end, function, pushes)
+                self._pieces.add(
+                    AnalysedCode(FunctionRows(starts[0], end, tuple(starts), tuple(rules)), function, pushes)
+                )
                 starts, rules = [], []
             if not rules or rule != rules[-1]:
                 starts.append(start)
                 rules.append(rule)
             end = after
         if starts:
-            self._store_piece(starts, rules, end, function, pushes)
-
-    def _store_piece(self, starts: list[int], rules: list[Rule], end: int, function: int, pushes: bool) -> None:
-        """Store consecutive code of a function with its rules, except where code of another function is already stored.
-
-        Args:
-            starts: First address at which each rule holds, ascending.
-            rules: The rules.
-            end: Address after the code.
-            function: First address of the function.
-            pushes: The function saves a register at its start, and returns.
-        """
-        at = bisect_right(self._starts, starts[0])
-        if at and starts[0] < self._pieces[self._starts[at - 1]].rows.end:
-            return
-        if at < len(self._starts) and self._starts[at] < end:
-            return
-        self._starts.insert(at, starts[0])
-        rows = FunctionRows(starts[0], end, tuple(starts), tuple(rules))
-        self._pieces[starts[0]] = AnalysedCode(rows, function, pushes)
+            self._pieces.add(AnalysedCode(FunctionRows(starts[0], end, tuple(starts), tuple(rules)), function, pushes))
 
     def _rule(self, row: FrameRow) -> Rule:
         known = self._rules.get(row)

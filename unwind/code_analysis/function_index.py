@@ -86,10 +86,10 @@ class FunctionIndex:
                 certain.append(often)
                 guessed += [once, loaded]
         ends = [ends for _, ends in tables]
-        self.certain = _ascending(certain)
-        self.named = _ascending([*certain, *guessed])
-        self.starts = _ascending([*certain, *guessed, *ends])
-        self.limits = _ascending([*certain, *ends])
+        self.certain = ascending(certain)
+        self.named = ascending([*certain, *guessed])
+        self.starts = ascending([*certain, *guessed, *ends])
+        self.limits = ascending([*certain, *ends])
         self.imported = imported_functions(file)
         self._file = file
         self._jumps: tuple[array[int], array[int]] | None = None
@@ -110,14 +110,14 @@ class FunctionIndex:
         return self.limits[at] if at < len(self.limits) else None
 
     def is_certain(self, start: int) -> bool:
-        return _has(self.certain, start)
+        return is_among(self.certain, start)
 
     def is_named(self, start: int) -> bool:
-        return _has(self.named, start)
+        return is_among(self.named, start)
 
     def add_certain(self, start: int) -> None:
         """Add an address to the certain function starts of the file."""
-        if not _has(self.certain, start):
+        if not is_among(self.certain, start):
             insort(self.certain, start)
             insort(self.limits, start)
 
@@ -131,13 +131,13 @@ class FunctionIndex:
         return places[bisect_left(targets, target) : bisect_right(targets, target)].tolist()
 
 
-def _ascending(found: Iterable[U64]) -> array[int]:
+def ascending(found: Iterable[U64]) -> array[int]:
     """Return the distinct numbers of several arrays, ascending."""
     parts = list(found)
     return array("Q", distinct(np.concatenate(parts)).tobytes() if parts else b"")
 
 
-def _has(ascending: array[int], number: int) -> bool:
+def is_among(ascending: array[int], number: int) -> bool:
     at = bisect_left(ascending, number)
     return at < len(ascending) and ascending[at] == number
 
