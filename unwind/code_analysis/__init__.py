@@ -13,7 +13,8 @@ function_index              Addresses at which functions begin: symbols, unwind 
                             itself
 instruction_states          The code of an x86-64 function, and the states of its instructions: the place of the CFA
                             before each
-proved_instructions         Which instructions of an analysed function have a proved stack depth, for each architecture
+proved_instructions         The proof of stack depths: which instructions of an analysed function have a known stack
+                            pointer or frame pointer
 x86_control_flow            The places of the CFA and of saved registers at each instruction of one x86-64 function,
                             along all paths
 x86_instruction_decoder     The decoder of x86-64 instructions, and the registers that they write

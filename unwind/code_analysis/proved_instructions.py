@@ -1,4 +1,4 @@
-"""Which instructions of an analysed function have a proved stack depth, for each architecture.
+"""The proof of stack depths: which instructions of an analysed function have a known stack pointer or frame pointer.
 
 A call may not return. The analysis assumes that each call returns, so that the code after it has the stack depth of the
 call. The later code proves this: a return at the right depth, or code that is reached without the call. Otherwise the
@@ -22,7 +22,9 @@ predecessors).
 
 
 class ControlFlow(Protocol):
-    """What the proof reads of one instruction: InstructionState and VisitedInstruction have it."""
+    """The protocol of an analysed instruction, as the proof of stack depths reads it. InstructionState and
+    VisitedInstruction implement it.
+    """
 
     @property
     def leaves(self) -> bool: ...
